@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * libqmla: a client of the QuantMLA cache. It turns token ids into keys, finds
+ * the longest prefix that the nodes hold, fetches its blocks into the caller's
+ * memory, checks them, and publishes new ones.
+ *
+ * A block is 64 consecutive tokens, all layers: header and packed pages
+ * (docs/format.md). All memory is the caller's unless said otherwise. Every
+ * function that talks to a node takes a timeout in milliseconds that counts from
+ * the call, and returns by then. A node that fails costs one bounded miss and is
+ * then left out until a probe finds it well again.
+ *
+ * Threads: a client may be used from several threads at a time.
+ */
+#ifndef QMLA_CACHE_H
+#define QMLA_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <qmla/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QMLA_BLOCK_TOKENS 64
+
+typedef struct qmla_client qmla_client_t;
+typedef struct qmla_watch qmla_watch_t;
+
+typedef struct qmla_key {
+	uint8_t bytes[16];
+} qmla_key_t;
+
+/** SHA-256 over model revision, layout and RoPE parameters: who may share blocks. */
+typedef struct qmla_identity {
+	uint8_t bytes[32];
+} qmla_identity_t;
+
+typedef enum qmla_format {
+	QMLA_FORMAT_C4R4 = 1,
+	QMLA_FORMAT_C2R4 = 2,
+	QMLA_FORMAT_PAPER_C4R4 = 3,
+} qmla_format_t;
+
+typedef struct qmla_layout {
+	qmla_format_t format;
+	uint32_t layers;
+	uint32_t content_dim; /**< kv_lora_rank */
+	uint32_t rope_dim;    /**< qk_rope_head_dim */
+} qmla_layout_t;
+
+/** Bytes of one block, 0 for an impossible layout. Pure. */
+uint64_t qmla_layout_block_bytes(const qmla_layout_t *layout);
+
+/**
+ * Keys of the full blocks of a sequence: key_i = first 16 bytes of
+ * SHA-256(key_{i-1} as 32 bytes, then 64 token ids as little-endian u32);
+ * key_{-1} = SHA-256("qmla-key-v1" 00, identity, namespace). Test vectors in docs/format.md.
+ * @p keys holds token_count / 64 entries. @p name_space may be NULL (empty).
+ */
+qmla_status_t qmla_keys_compute(const qmla_identity_t *identity, const char *name_space,
+				const uint32_t *tokens, size_t token_count, qmla_key_t *keys);
+
+/** Zero-initialise, set what you need; zero means the default. */
+typedef struct qmla_client_config {
+	size_t struct_size;       /**< sizeof(qmla_client_config_t): ABI check */
+	const char *nodes;        /**< "host:port[*weight],…" */
+	qmla_identity_t identity;
+	qmla_layout_t layout;
+	const char *transport;    /**< "auto" (NULL), "tcp", "shm" */
+	uint32_t replicas;        /**< copies written, default 1 */
+	uint32_t connect_timeout_ms; /**< default 1000 */
+	uint32_t call_timeout_ms;    /**< of one control call, default 2000 */
+	uint32_t lease_ms;           /**< default 10000, renewed while a transfer lasts */
+	uint32_t probe_interval_ms;  /**< how often a failed node is tried again, default 2000 */
+} qmla_client_config_t;
+
+/** Makes a client; connects on first use. Strings are copied. */
+qmla_status_t qmla_client_create(const qmla_client_config_t *config, qmla_client_t **client);
+
+/** Ends watches, closes connections, frees. Accepts NULL. No other call may be running. */
+void qmla_client_destroy(qmla_client_t *client);
+
+/** Makes memory that blocks are fetched into or published from known to the transports. */
+qmla_status_t qmla_client_register_memory(qmla_client_t *client, void *base, uint64_t bytes);
+
+/**
+ * Length of the longest run from the first key that the nodes hold, without
+ * taking a lease. A hole ends the run. A node that fails counts as a miss.
+ */
+qmla_status_t qmla_client_lookup(qmla_client_t *client, const qmla_key_t *keys, size_t count,
+				 uint32_t timeout_ms, size_t *prefix);
+
+/** Presence of each key by itself: @p statuses gets QMLA_OK, QMLA_ERR_NOT_FOUND or the node's failure. */
+qmla_status_t qmla_client_probe(qmla_client_t *client, const qmla_key_t *keys, size_t count,
+				uint32_t timeout_ms, qmla_status_t *statuses);
+
+/** Figures of one fetch. */
+typedef struct qmla_fetch_stats {
+	uint64_t bytes;       /**< fetched and verified */
+	uint64_t lookup_us, transfer_us, verify_us;
+	uint32_t nodes;       /**< asked */
+	uint32_t renewals;
+	uint32_t corrupt;     /**< blocks that failed verification and were reported */
+} qmla_fetch_stats_t;
+
+/**
+ * Fetches the longest cached run from the first key: block i goes to
+ * blocks[i] (block_bytes each, 128-byte aligned). @p prefix is the number of
+ * leading blocks that are complete and verified (header, identity, key,
+ * generation, every page's checksum); memory behind it may hold anything.
+ * Returns QMLA_OK also for a miss or a failed node; only a caller's mistake or
+ * no memory is an error. @p statuses (may be NULL) says of each block why it is
+ * not there. @p stats may be NULL.
+ */
+qmla_status_t qmla_client_fetch(qmla_client_t *client, const qmla_key_t *keys, size_t count,
+				void *const *blocks, uint32_t timeout_ms, size_t *prefix,
+				qmla_status_t *statuses, qmla_fetch_stats_t *stats);
+
+/**
+ * Publishes sealed blocks (generation 0 in the header; it is set on the way,
+ * the caller's memory is not written). @p statuses gets one a key:
+ * QMLA_OK, QMLA_ERR_ALREADY_EXISTS (as good), QMLA_ERR_RESOURCE_EXHAUSTED,
+ * QMLA_ERR_UNAVAILABLE… Returns the first failure other than already_exists.
+ */
+qmla_status_t qmla_client_publish(qmla_client_t *client, const qmla_key_t *keys, size_t count,
+				  const void *const *blocks, uint32_t timeout_ms,
+				  qmla_status_t *statuses);
+
+qmla_status_t qmla_client_remove(qmla_client_t *client, const qmla_key_t *keys, size_t count,
+				 uint32_t timeout_ms, qmla_status_t *statuses);
+/** Removes every block of this identity from every node. @p removed counts them. */
+qmla_status_t qmla_client_clear(qmla_client_t *client, uint32_t timeout_ms, uint64_t *removed);
+
+/** Pins end by themselves after @p ttl_ms (0: the node's default). */
+qmla_status_t qmla_client_pin(qmla_client_t *client, const qmla_key_t *keys, size_t count,
+			      const char *owner, uint32_t ttl_ms, uint32_t timeout_ms,
+			      qmla_status_t *statuses);
+qmla_status_t qmla_client_unpin(qmla_client_t *client, const qmla_key_t *keys, size_t count,
+				const char *owner, uint32_t timeout_ms, qmla_status_t *statuses);
+
+typedef struct qmla_node_status {
+	char address[272];
+	char node_id[64];
+	char transport[16];
+	qmla_status_t status; /**< QMLA_OK, or why it is left out */
+	double weight;
+	bool draining;
+	uint64_t incarnation, uptime_ms;
+	uint64_t capacity_bytes, used_bytes, blocks, leases, tickets, pins;
+	uint64_t lookups, hits, commits, evictions, rejected_full, corrupt_reports;
+	uint64_t bytes_read, bytes_written;
+} qmla_node_status_t;
+
+/** State of every configured node; @p count is in: room, out: nodes. Asks all at once. */
+qmla_status_t qmla_client_status(qmla_client_t *client, uint32_t timeout_ms,
+				 qmla_node_status_t *nodes, size_t *count);
+
+typedef enum qmla_event_kind {
+	QMLA_EVENT_INSERTED = 1,
+	QMLA_EVENT_REMOVED = 2,
+	QMLA_EVENT_SYNCED = 3, /**< the snapshot of one node is complete */
+	QMLA_EVENT_LOST = 4,   /**< events of one node were lost: treat its keys as unknown */
+} qmla_event_kind_t;
+
+typedef struct qmla_event {
+	qmla_event_kind_t kind;
+	qmla_key_t key;
+	char node[272];
+} qmla_event_t;
+
+/** Watches this identity's keys on every node; reconnects by itself (LOST, then a new snapshot). */
+qmla_status_t qmla_watch_open(qmla_client_t *client, bool snapshot, qmla_watch_t **watch);
+/** QMLA_ERR_DEADLINE when nothing came. One thread at a time. */
+qmla_status_t qmla_watch_next(qmla_watch_t *watch, uint32_t timeout_ms, qmla_event_t *event);
+void qmla_watch_close(qmla_watch_t *watch); /**< accepts NULL */
+
+/** "0.1.0" */
+const char *qmla_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* QMLA_CACHE_H */

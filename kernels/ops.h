@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * The kernels behind one table. kernels/cpu is the reference and always built;
+ * kernels/cuda, where built, is held to it by parity tests.
+ *
+ * Shapes use: T tokens, B requests, H heads, d_c content_dim, d_r rope_dim.
+ * All arrays are row-major and dense unless a stride is given. On the CUDA table
+ * pointers are device pointers unless said otherwise, calls are asynchronous on
+ * `stream` (a cudaStream_t), allocate nothing and may be captured in a graph; on
+ * the CPU table pointers are host pointers, `stream` is ignored and calls are
+ * synchronous. Structures themselves are host memory, read before the call
+ * returns. Any thread; the tables hold no state.
+ *
+ * "Cache coordinates": the latent as it is cached, z = u R S - mean (paper.md,
+ * Transformations; accuracy.md, 2). Softmax does not see a mean common to all
+ * keys; the caller adds it to the output latent by `content_mean` below.
+ */
+#ifndef QMK_OPS_H
+#define QMK_OPS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/layout.h"
+
+enum qmk_dtype { QMK_F32 = 0, QMK_BF16 = 1 };
+
+enum qmk_pairing { QMK_INTERLEAVED = 0 /**< (2j, 2j+1) */, QMK_HALF_SPLIT = 1 /**< (j, j + d_r/2) */ };
+
+/** Rotary embedding: angle of pair j at position p is p * inv_freq[j]. */
+struct qmk_rope {
+	enum qmk_pairing pairing;
+	const float *inv_freq; /**< [d_r/2], YaRN already applied */
+	float amplitude;       /**< factor on cos and sin, 1 without YaRN's mscale */
+};
+
+/** Per-layer constants, all optional (NULL: identity, zero, plain rounding). */
+struct qmk_constants {
+	const float *content_mean; /**< [d_c], cache coordinates; subtracted before quantising */
+	const float *rope_mean;    /**< [d_r], before rotation */
+	/**
+	 * Feedback rounding (accuracy.md, recipe 4): sensitivity = A^T D A with A unit
+	 * lower triangular, row-major [n][n]; target_i = z_i + sum_{j<i} A_ij (z_j - zhat_j).
+	 */
+	const float *content_feedback; /**< A, [d_c][d_c] */
+	const float *content_weight;   /**< D, [d_c] */
+	const float *rope_feedback;    /**< [d_r][d_r] */
+	const float *rope_weight;      /**< [d_r] */
+};
+
+/** The pool that holds blocks: block s starts at base + s * stride. */
+struct qmk_pool {
+	void *base;
+	uint64_t stride; /**< bytes, >= layout->block_bytes, multiple of 128 */
+};
+
+/** Quantise and pack whole pages of one layer. */
+struct qmk_pack_args {
+	const struct qmk_layout *layout;
+	const struct qmk_constants *constants; /**< NULL: none; paper-c4r4 ignores them */
+	struct qmk_pool pool;
+	uint32_t layer;
+	uint32_t pages;         /**< N */
+	const uint32_t *slots;  /**< [N]: where page n goes */
+	const void *content;    /**< [N*64][content_stride], cache coordinates before the mean is taken */
+	const void *rope;       /**< [N*64][rope_stride]; rotated only for paper-c4r4 */
+	uint64_t content_stride; /**< elements between rows */
+	uint64_t rope_stride;
+	enum qmk_dtype dtype;
+	void *stream;
+	void *workspace; /**< pack_workspace() bytes, NULL when that is 0 */
+};
+
+/** Dequantise pages of one layer: codes to values, means added back, RoPE as stored. */
+struct qmk_unpack_args {
+	const struct qmk_layout *layout;
+	const struct qmk_constants *constants;
+	struct qmk_pool pool;
+	uint32_t layer;
+	uint32_t pages;
+	const uint32_t *slots; /**< [N] */
+	void *content;         /**< out [N*64][content_stride] */
+	void *rope;            /**< out [N*64][rope_stride] */
+	uint64_t content_stride;
+	uint64_t rope_stride;
+	enum qmk_dtype dtype;
+	void *stream;
+};
+
+/**
+ * One request of an attend batch. Its tokens, by position:
+ *   [0, sink)            BF16 rows at sink_rows
+ *   [sink, packed_end)   packed pages, block i of the table holds 64i … 64i+63
+ *   [packed_end, total)  BF16 rows at recent_rows (the tail and any recent window)
+ * BF16 rows are [d_c + d_r]: content in cache coordinates minus content_mean,
+ * then the key before rotation minus rope_mean (paper-c4r4: after rotation).
+ * The queries are its last `queries` tokens; query i sees positions
+ * <= total - queries + i.
+ */
+struct qmk_sequence {
+	uint32_t total;
+	uint32_t queries;    /**< >= 1 */
+	uint32_t query_row;  /**< first row of this request in the query and output arrays */
+	uint32_t sink;
+	uint32_t packed_end;
+	uint32_t table_start; /**< index of its first entry in block_table */
+	const uint16_t *sink_rows;
+	const uint16_t *recent_rows;
+};
+
+/** Absorbed MLA attention of one layer over a paged, variable-length batch. */
+struct qmk_attend_args {
+	const struct qmk_layout *layout;
+	const struct qmk_constants *constants;
+	const struct qmk_rope *rope;
+	struct qmk_pool pool;
+	uint32_t layer;
+	uint32_t batch;
+	uint32_t heads;
+	uint32_t rows;                        /**< query rows in all */
+	const struct qmk_sequence *sequences; /**< [batch], host memory on every table */
+	const uint32_t *block_table;          /**< slots; host memory on the CPU table */
+	const void *query_content;            /**< [rows][H][d_c], cache coordinates (W_UK absorbed) */
+	const void *query_rope;               /**< [rows][H][d_r], rotated by its own position */
+	enum qmk_dtype query_dtype;
+	float scale;                          /**< tau, natural-base softmax scale */
+	void *output;                         /**< [rows][H][d_c]; content_mean added */
+	enum qmk_dtype output_dtype;
+	float *lse;                           /**< [rows][H] base-2 log-sum-exp, or NULL */
+	void *stream;
+	void *workspace;
+	size_t workspace_bytes;
+};
+
+/** Joins partial softmax results of the same queries over disjoint keys. */
+struct qmk_merge_args {
+	uint32_t parts;
+	uint32_t rows;        /**< query rows times heads */
+	uint32_t content_dim;
+	const float *outputs; /**< [parts][rows][d_c] */
+	const float *lse;     /**< [parts][rows], base 2; -INFINITY: nothing attended */
+	float *output;        /**< [rows][d_c] */
+	float *output_lse;    /**< [rows] or NULL */
+	void *stream;
+};
+
+/** Page checksums of whole blocks (qmk_page_checksum). */
+struct qmk_checksum_args {
+	const struct qmk_layout *layout;
+	struct qmk_pool pool;
+	uint32_t blocks;
+	const uint32_t *slots;
+	uint64_t *checksums; /**< out [blocks][layers] */
+	void *stream;
+};
+
+struct qmk_ops {
+	const char *name; /**< "cpu", "cuda" */
+	/** Bytes of scratch that pack needs; 0: none. */
+	size_t (*pack_workspace)(const struct qmk_pack_args *args);
+	/** QMLA_ERR_INVALID_ARGUMENT on a NULL or a shape out of range. */
+	qmla_status_t (*pack)(const struct qmk_pack_args *args);
+	qmla_status_t (*unpack)(const struct qmk_unpack_args *args);
+	size_t (*attend_workspace)(const struct qmk_attend_args *args);
+	/** QMLA_ERR_INVALID_ARGUMENT also when the workspace is too small. */
+	qmla_status_t (*attend)(const struct qmk_attend_args *args);
+	qmla_status_t (*merge)(const struct qmk_merge_args *args);
+	qmla_status_t (*checksum)(const struct qmk_checksum_args *args);
+};
+
+extern const struct qmk_ops qmk_cpu_ops;
+
+/** The CUDA table, or NULL when not built or no usable device is present. */
+const struct qmk_ops *qmk_cuda_ops(void);
+
+#endif /* QMK_OPS_H */
