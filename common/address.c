@@ -89,8 +89,8 @@ void qmc_sockaddr_format(const struct sockaddr *sa, socklen_t length,
 		snprintf(text, QMC_ADDRESS_TEXT_MAX, "unknown");
 		return;
 	}
-	snprintf(text, QMC_ADDRESS_TEXT_MAX, sa->sa_family == AF_INET6 ? "[%.240s]:%.8s" : "%.240s:%.8s",
-		 host, port);
+	snprintf(text, QMC_ADDRESS_TEXT_MAX,
+		 sa->sa_family == AF_INET6 ? "[%.240s]:%.8s" : "%.240s:%.8s", host, port);
 }
 
 static qmla_status_t resolve(const struct qmc_address *address, int flags, struct addrinfo **list)

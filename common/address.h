@@ -13,7 +13,7 @@
 
 #include <qmla/status.h>
 
-#define QMC_HOST_MAX 256
+#define QMC_HOST_MAX         256
 #define QMC_ADDRESS_TEXT_MAX (QMC_HOST_MAX + 16)
 
 struct qmc_address {

@@ -13,9 +13,9 @@
 typedef int64_t qmc_time_t; /**< nanoseconds on CLOCK_MONOTONIC */
 
 #define QMC_TIME_NEVER INT64_MAX
-#define QMC_NS_PER_US INT64_C(1000)
-#define QMC_NS_PER_MS INT64_C(1000000)
-#define QMC_NS_PER_S INT64_C(1000000000)
+#define QMC_NS_PER_US  INT64_C(1000)
+#define QMC_NS_PER_MS  INT64_C(1000000)
+#define QMC_NS_PER_S   INT64_C(1000000000)
 
 /** Now. Any thread; does not block. */
 qmc_time_t qmc_clock_now(void);

@@ -113,7 +113,8 @@ void qmc_log_write(enum qmc_log_level level, const char *component, const char *
 	if (atomic_load_explicit(&log_format, memory_order_relaxed) == QMC_LOG_JSON) {
 		escape_into(escaped, sizeof(escaped), message);
 		n = snprintf(line, sizeof(line),
-			     "{\"time\":\"%s\",\"level\":\"%s\",\"component\":\"%s\",\"message\":\"%s\"}\n",
+			     "{\"time\":\"%s\",\"level\":\"%s\",\"component\":\"%s\",\"message\":"
+			     "\"%s\"}\n",
 			     when, level_names[level], component, escaped);
 	} else {
 		strip_control(message);
@@ -130,10 +131,9 @@ bool qmc_log_limiter_pass(struct qmc_log_limiter *limiter, unsigned *suppressed)
 	long long now = qmc_clock_now();
 	long long next = atomic_load_explicit(&limiter->next_ns, memory_order_relaxed);
 
-	if (now < next || !atomic_compare_exchange_strong_explicit(&limiter->next_ns, &next,
-								   now + QMC_NS_PER_S,
-								   memory_order_relaxed,
-								   memory_order_relaxed)) {
+	if (now < next ||
+	    !atomic_compare_exchange_strong_explicit(&limiter->next_ns, &next, now + QMC_NS_PER_S,
+						     memory_order_relaxed, memory_order_relaxed)) {
 		atomic_fetch_add_explicit(&limiter->suppressed, 1, memory_order_relaxed);
 		return false;
 	}

@@ -42,8 +42,8 @@ struct qmc_log_limiter {
 bool qmc_log_limiter_pass(struct qmc_log_limiter *limiter, unsigned *suppressed);
 
 #define qmc_error(component, ...) qmc_log_write(QMC_LOG_ERROR, component, __VA_ARGS__)
-#define qmc_warn(component, ...) qmc_log_write(QMC_LOG_WARN, component, __VA_ARGS__)
-#define qmc_info(component, ...) qmc_log_write(QMC_LOG_INFO, component, __VA_ARGS__)
+#define qmc_warn(component, ...)  qmc_log_write(QMC_LOG_WARN, component, __VA_ARGS__)
+#define qmc_info(component, ...)  qmc_log_write(QMC_LOG_INFO, component, __VA_ARGS__)
 #define qmc_debug(component, ...)                                                                  \
 	do {                                                                                       \
 		if (qmc_log_enabled(QMC_LOG_DEBUG))                                                \
@@ -55,8 +55,10 @@ bool qmc_log_limiter_pass(struct qmc_log_limiter *limiter, unsigned *suppressed)
 		unsigned suppressed_;                                                              \
 		if (qmc_log_limiter_pass(&limiter_, &suppressed_)) {                               \
 			if (suppressed_)                                                           \
-				qmc_log_write(QMC_LOG_WARN, component, "%u like the next line "    \
-					      "were left out", suppressed_);                       \
+				qmc_log_write(QMC_LOG_WARN, component,                             \
+					      "%u like the next line "                             \
+					      "were left out",                                     \
+					      suppressed_);                                        \
 			qmc_log_write(QMC_LOG_WARN, component, __VA_ARGS__);                       \
 		}                                                                                  \
 	} while (0)

@@ -11,7 +11,7 @@
 #include "common/log.h"
 #include "common/status.h"
 
-#define NEGATED 0x10000
+#define NEGATED   0x10000
 #define LONG_BASE 0x1000
 
 struct unit {
@@ -40,9 +40,9 @@ static qmla_status_t parse_scaled(const char *text, const struct unit *units, do
 qmla_status_t qmc_parse_bytes(const char *text, uint64_t *bytes)
 {
 	static const struct unit units[] = {
-		{"", 1},        {"B", 1},          {"K", 0x1p10}, {"KiB", 0x1p10}, {"M", 0x1p20},
-		{"MiB", 0x1p20}, {"G", 0x1p30},    {"GiB", 0x1p30}, {"T", 0x1p40}, {"TiB", 0x1p40},
-		{NULL, 0},
+		{"", 1},       {"B", 1},        {"K", 0x1p10}, {"KiB", 0x1p10},
+		{"M", 0x1p20}, {"MiB", 0x1p20}, {"G", 0x1p30}, {"GiB", 0x1p30},
+		{"T", 0x1p40}, {"TiB", 0x1p40}, {NULL, 0},
 	};
 	double value;
 	qmla_status_t status = parse_scaled(text, units, &value);
@@ -56,8 +56,8 @@ qmla_status_t qmc_parse_bytes(const char *text, uint64_t *bytes)
 qmla_status_t qmc_parse_duration(const char *text, int64_t *ns)
 {
 	static const struct unit units[] = {
-		{"", 1e9}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9},
-		{"m", 60e9}, {"h", 3600e9}, {NULL, 0},
+		{"", 1e9},  {"ns", 1},   {"us", 1e3},   {"ms", 1e6},
+		{"s", 1e9}, {"m", 60e9}, {"h", 3600e9}, {NULL, 0},
 	};
 	double value;
 	qmla_status_t status = parse_scaled(text, units, &value);
@@ -217,7 +217,8 @@ static const struct qmc_option *find(const struct qmc_options *options, const ch
 
 struct file_pass {
 	const struct qmc_options *options;
-	const bool *given; /**< set on the command line: the file does not override; NULL on reload */
+	const bool
+		*given; /**< set on the command line: the file does not override; NULL on reload */
 	bool dry_run;
 	bool failed;
 };
@@ -299,8 +300,8 @@ static void print_option(const struct qmc_option *option, FILE *out)
 
 	if (option->letter)
 		snprintf(letter, sizeof(letter), "-%c, ", option->letter);
-	snprintf(left, sizeof(left), "%s--%s%s%s", letter, option->name,
-		 option->metavar ? " " : "", option->metavar ? option->metavar : "");
+	snprintf(left, sizeof(left), "%s--%s%s%s", letter, option->name, option->metavar ? " " : "",
+		 option->metavar ? option->metavar : "");
 	if (strlen(left) > 30)
 		fprintf(out, "  %s\n  %-30s  %s\n", left, "", option->help);
 	else
@@ -309,7 +310,8 @@ static void print_option(const struct qmc_option *option, FILE *out)
 
 void qmc_options_print_help(const struct qmc_options *options, FILE *out)
 {
-	static const struct qmc_option help = {.name = "help", .letter = 'h', .help = "show this text"};
+	static const struct qmc_option help = {
+		.name = "help", .letter = 'h', .help = "show this text"};
 
 	fprintf(out, "Usage: %s %s\n\n%s\n\nFlags:\n", options->program, options->synopsis,
 		options->summary);

@@ -26,15 +26,15 @@ enum qmc_option_kind {
 };
 
 struct qmc_option {
-	const char *name;    /**< without dashes */
-	char letter;         /**< short form, 0: none */
+	const char *name; /**< without dashes */
+	char letter;      /**< short form, 0: none */
 	enum qmc_option_kind kind;
 	void *target;        /**< of the type that the kind names */
 	const char *metavar; /**< shown in the help, NULL for BOOL */
 	const char *help;
 	uint64_t min;
-	uint64_t max;        /**< 0: no upper limit */
-	bool reloadable;     /**< may change on SIGHUP */
+	uint64_t max;    /**< 0: no upper limit */
+	bool reloadable; /**< may change on SIGHUP */
 };
 
 struct qmc_options {

@@ -12,7 +12,8 @@ struct status_entry {
 
 static const struct status_entry status_table[] = {
 	{QMLA_OK, "ok", "success"},
-	{QMLA_ERR_INVALID_ARGUMENT, "invalid_argument", "a value, shape or size is out of its range"},
+	{QMLA_ERR_INVALID_ARGUMENT, "invalid_argument",
+	 "a value, shape or size is out of its range"},
 	{QMLA_ERR_NOT_FOUND, "not_found", "no such key, file or object"},
 	{QMLA_ERR_ALREADY_EXISTS, "already_exists", "the key is there already"},
 	{QMLA_ERR_TOO_LARGE, "too_large", "over a stated limit"},
@@ -29,7 +30,8 @@ static const struct status_entry status_table[] = {
 	{QMLA_ERR_UNAVAILABLE, "unavailable", "the peer cannot be reached"},
 	{QMLA_ERR_DEADLINE, "deadline", "the deadline passed first"},
 	{QMLA_ERR_CANCELLED, "cancelled", "cancelled by this side"},
-	{QMLA_ERR_PEER_RESTARTED, "peer_restarted", "the handle belongs to another life of the node"},
+	{QMLA_ERR_PEER_RESTARTED, "peer_restarted",
+	 "the handle belongs to another life of the node"},
 	{QMLA_ERR_DRAINING, "draining", "the node is leaving and takes no new work"},
 	{QMLA_ERR_LEASE_EXPIRED, "lease_expired", "the lease ended before the transfer did"},
 	{QMLA_ERR_STALE, "stale", "the slot holds another generation or key"},

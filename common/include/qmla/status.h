@@ -24,10 +24,11 @@ typedef enum qmla_status {
 	QMLA_OK = 0,
 
 	/* The caller's mistake. */
-	QMLA_ERR_INVALID_ARGUMENT = -1,  /**< a value, shape or size is out of its range */
-	QMLA_ERR_NOT_FOUND = -2,         /**< no such key, file, tensor or object */
-	QMLA_ERR_ALREADY_EXISTS = -3,    /**< the key is there already (a writer treats it as success) */
-	QMLA_ERR_TOO_LARGE = -4,         /**< over a stated limit: message, batch, prompt, block */
+	QMLA_ERR_INVALID_ARGUMENT = -1, /**< a value, shape or size is out of its range */
+	QMLA_ERR_NOT_FOUND = -2,        /**< no such key, file, tensor or object */
+	QMLA_ERR_ALREADY_EXISTS =
+		-3,              /**< the key is there already (a writer treats it as success) */
+	QMLA_ERR_TOO_LARGE = -4, /**< over a stated limit: message, batch, prompt, block */
 	QMLA_ERR_IDENTITY_MISMATCH = -5, /**< other weights, constants or RoPE parameters */
 	QMLA_ERR_LAYOUT_MISMATCH = -6,   /**< other page format or geometry */
 	QMLA_ERR_PERMISSION = -7,        /**< capability, ticket or credentials do not allow it */
@@ -42,16 +43,17 @@ typedef enum qmla_status {
 	QMLA_ERR_NO_SPACE = -24,           /**< disk full or read-only */
 
 	/* The peer or the connection. */
-	QMLA_ERR_UNAVAILABLE = -40,     /**< the peer cannot be reached or went away */
-	QMLA_ERR_DEADLINE = -41,        /**< the deadline passed first */
-	QMLA_ERR_CANCELLED = -42,       /**< cancelled by this side */
-	QMLA_ERR_PEER_RESTARTED = -43,  /**< the handle belongs to another life of the node */
-	QMLA_ERR_DRAINING = -44,        /**< the node is leaving and takes no new work */
+	QMLA_ERR_UNAVAILABLE = -40,    /**< the peer cannot be reached or went away */
+	QMLA_ERR_DEADLINE = -41,       /**< the deadline passed first */
+	QMLA_ERR_CANCELLED = -42,      /**< cancelled by this side */
+	QMLA_ERR_PEER_RESTARTED = -43, /**< the handle belongs to another life of the node */
+	QMLA_ERR_DRAINING = -44,       /**< the node is leaving and takes no new work */
 
 	/* The data. */
-	QMLA_ERR_LEASE_EXPIRED = -60, /**< the right to read or write ended before the transfer did */
-	QMLA_ERR_STALE = -61,         /**< the slot holds another generation or another key */
-	QMLA_ERR_CORRUPT = -62,       /**< a checksum does not match */
+	QMLA_ERR_LEASE_EXPIRED =
+		-60,            /**< the right to read or write ended before the transfer did */
+	QMLA_ERR_STALE = -61,   /**< the slot holds another generation or another key */
+	QMLA_ERR_CORRUPT = -62, /**< a checksum does not match */
 
 	/* A defect. */
 	QMLA_ERR_INTERNAL = -80, /**< broken invariant or unexpected foreign error */
