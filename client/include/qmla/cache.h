@@ -65,18 +65,39 @@ uint64_t qmla_layout_block_bytes(const qmla_layout_t *layout);
 qmla_status_t qmla_keys_compute(const qmla_identity_t *identity, const char *name_space,
 				const uint32_t *tokens, size_t token_count, qmla_key_t *keys);
 
-/** Zero-initialise, set what you need; zero means the default. */
+/** Where a key chain stands: key_{i-1} in full. A value type; copy it to fork a sequence. */
+typedef struct qmla_key_chain {
+	uint8_t state[32];
+} qmla_key_chain_t;
+
+/** Starts a chain: key_{-1}. @p name_space may be NULL (empty). */
+qmla_status_t qmla_key_chain_start(const qmla_identity_t *identity, const char *name_space,
+				   qmla_key_chain_t *chain);
+
+/** Appends @p blocks full blocks (64 ids each): for sequences that grow. On an error @p chain
+ * stays. */
+qmla_status_t qmla_key_chain_extend(qmla_key_chain_t *chain, const uint32_t *tokens, size_t blocks,
+				    qmla_key_t *keys);
+
+/**
+ * Zero-initialise, set what you need; zero means the default.
+ *
+ * A node is "[name=]host:port[*weight]". Placement hashes the name, or the
+ * address as written when there is none: clients that share a cache must write
+ * the list alike (its order does not matter). A weight is > 0, default 1.
+ */
 typedef struct qmla_client_config {
-	size_t struct_size;       /**< sizeof(qmla_client_config_t): ABI check */
-	const char *nodes;        /**< "host:port[*weight],…" */
+	size_t struct_size; /**< sizeof(qmla_client_config_t): ABI check */
+	const char *nodes;  /**< "host:port,b=[::1]:7000*2,…", at most 256 */
 	qmla_identity_t identity;
 	qmla_layout_t layout;
-	const char *transport;    /**< "auto" (NULL), "tcp", "shm" */
-	uint32_t replicas;        /**< copies written, default 1 */
+	const char *transport;       /**< "auto" (NULL), "tcp", "shm" */
+	uint32_t replicas;           /**< copies written, default 1 */
 	uint32_t connect_timeout_ms; /**< default 1000 */
 	uint32_t call_timeout_ms;    /**< of one control call, default 2000 */
 	uint32_t lease_ms;           /**< default 10000, renewed while a transfer lasts */
 	uint32_t probe_interval_ms;  /**< how often a failed node is tried again, default 2000 */
+	uint32_t connections;        /**< data connections to a node in one transfer, default 2 */
 } qmla_client_config_t;
 
 /** Makes a client; connects on first use. Strings are copied. */
@@ -95,17 +116,18 @@ qmla_status_t qmla_client_register_memory(qmla_client_t *client, void *base, uin
 qmla_status_t qmla_client_lookup(qmla_client_t *client, const qmla_key_t *keys, size_t count,
 				 uint32_t timeout_ms, size_t *prefix);
 
-/** Presence of each key by itself: @p statuses gets QMLA_OK, QMLA_ERR_NOT_FOUND or the node's failure. */
+/** Presence of each key by itself: @p statuses gets QMLA_OK, QMLA_ERR_NOT_FOUND or the node's
+ * failure. */
 qmla_status_t qmla_client_probe(qmla_client_t *client, const qmla_key_t *keys, size_t count,
 				uint32_t timeout_ms, qmla_status_t *statuses);
 
 /** Figures of one fetch. */
 typedef struct qmla_fetch_stats {
-	uint64_t bytes;       /**< fetched and verified */
+	uint64_t bytes; /**< fetched and verified */
 	uint64_t lookup_us, transfer_us, verify_us;
-	uint32_t nodes;       /**< asked */
+	uint32_t nodes; /**< asked */
 	uint32_t renewals;
-	uint32_t corrupt;     /**< blocks that failed verification and were reported */
+	uint32_t corrupt; /**< blocks that failed verification and were reported */
 } qmla_fetch_stats_t;
 
 /**
