@@ -97,6 +97,12 @@ struct qmk_unpack_args {
  * then the key before rotation minus rope_mean (paper-c4r4: after rotation).
  * The queries are its last `queries` tokens; query i sees positions
  * <= total - queries + i.
+ *
+ * A part of the keys: with key_end != 0 only positions [key_begin, key_end) are
+ * attended (the causal rule holds as before), so that several calls share one
+ * long sequence; their outputs and lse are joined by merge. Every other field
+ * keeps its meaning. A query that sees no key of the part gets lse -INFINITY and
+ * an output of zeros. Cut at multiples of 64: a part then costs no page twice.
  */
 struct qmk_sequence {
 	uint32_t total;
@@ -105,8 +111,10 @@ struct qmk_sequence {
 	uint32_t sink;
 	uint32_t packed_end;
 	uint32_t table_start; /**< index of its first entry in block_table */
-	const uint16_t *sink_rows;
-	const uint16_t *recent_rows;
+	const uint16_t *sink_rows;   /**< [sink][d_c + d_r] */
+	const uint16_t *recent_rows; /**< [total - packed_end][d_c + d_r] */
+	uint32_t key_begin;          /**< part of the keys, see above; 0 */
+	uint32_t key_end;            /**< 0: all keys */
 };
 
 /** Absorbed MLA attention of one layer over a paged, variable-length batch. */
@@ -119,8 +127,10 @@ struct qmk_attend_args {
 	uint32_t batch;
 	uint32_t heads;
 	uint32_t rows;                        /**< query rows in all */
-	const struct qmk_sequence *sequences; /**< [batch], host memory on every table */
-	const uint32_t *block_table;          /**< slots; host memory on the CPU table */
+	uint32_t max_queries;                 /**< most queries of any sequence; sizes the CUDA plan, 0: rows */
+	uint32_t max_total;                   /**< most tokens of any sequence; sizes the CUDA plan */
+	const struct qmk_sequence *sequences; /**< [batch]; read by `plan` on the CUDA table */
+	const uint32_t *block_table;          /**< slots */
 	const void *query_content;            /**< [rows][H][d_c], cache coordinates (W_UK absorbed) */
 	const void *query_rope;               /**< [rows][H][d_r], rotated by its own position */
 	enum qmk_dtype query_dtype;
@@ -162,7 +172,14 @@ struct qmk_ops {
 	/** QMLA_ERR_INVALID_ARGUMENT on a NULL or a shape out of range. */
 	qmla_status_t (*pack)(const struct qmk_pack_args *args);
 	qmla_status_t (*unpack)(const struct qmk_unpack_args *args);
+	/** Bytes of scratch for attend: depends on batch, heads, rows, max_queries and max_total only. */
 	size_t (*attend_workspace)(const struct qmk_attend_args *args);
+	/**
+	 * Spreads the batch over the device: writes a work list into the workspace, for
+	 * every attend of this step (all layers) with the same sequences and workspace.
+	 * Must come before attend. Does nothing on the CPU table.
+	 */
+	qmla_status_t (*plan)(const struct qmk_attend_args *args);
 	/** QMLA_ERR_INVALID_ARGUMENT also when the workspace is too small. */
 	qmla_status_t (*attend)(const struct qmk_attend_args *args);
 	qmla_status_t (*merge)(const struct qmk_merge_args *args);
