@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python side of QuantMLA Cache: a small MLA model, its packed record and its constants.
+
+Written apart from the C code and sharing nothing with it, so that each can check the other.
+record.py and tensors.py need NumPy only; model.py and calibrate.py need PyTorch.
+"""

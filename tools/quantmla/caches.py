@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches for model.Model.forward: what each path's rows look like to later blocks ("far") and
+to their own block ("near", BF16 rows), by the rule that a token attends to packed pages of all
+earlier blocks and to BF16 rows of its own."""
+import numpy as np
+import torch
+
+from . import record
+
+
+def _apply(rows, function):
+    """Runs a NumPy function on a tensor's rows."""
+    return torch.from_numpy(np.ascontiguousarray(function(rows.numpy()))).to(rows.dtype)
+
+
+class Packed:
+    """C4R4 or C2R4. @constants: a list with a dict a layer, keys as in quantmla.safetensors
+    without the layer's prefix, all optional; @rotation: [d_c][d_c] or None."""
+
+    def __init__(self, form, constants, rotation=None):
+        self.content_bits, self.rope_bits = record.FORMATS[form]
+        self.constants, self.rotation = constants, rotation
+
+    def _path(self, layer, path, rows, bits):
+        """Far and near rows in cache coordinates."""
+        c = self.constants[layer]
+        mean = c.get(path + "_mean")
+        mean = np.zeros(rows.shape[1], rows.dtype) if mean is None else mean.astype(rows.dtype)
+        centred = rows - mean
+        far = record.quantise(centred, bits, c.get(path + "_feedback"), c.get(path + "_weight"))
+        return far + mean, record.bf16(centred) + mean
+
+    def _both(self, layer, path, rows, bits):
+        far, near = self._path(layer, path, rows.numpy(), bits)
+        return torch.from_numpy(far).to(rows.dtype), torch.from_numpy(near).to(rows.dtype)
+
+    def content(self, layer, latent):
+        if self.rotation is None:
+            return self._both(layer, "content", latent, self.content_bits)
+        rotation = torch.from_numpy(self.rotation).to(latent.dtype)
+        far, near = self._both(layer, "content", latent @ rotation, self.content_bits)
+        return far @ rotation.T, near @ rotation.T
+
+    def key(self, layer, key):
+        scale = self.constants[layer].get("rope_scale")
+        if scale is None:
+            return self._both(layer, "rope", key, self.rope_bits)
+        scale = torch.from_numpy(scale).to(key.dtype)
+        far, near = self._both(layer, "rope", key * scale, self.rope_bits)
+        return far / scale, near / scale
+
+
+class Paper:
+    """The paper's record: asymmetric groups of 64, keys after rotation. @rotation: of u, or None
+    for the latent with its norm weight, as a model without the paper's transform caches it."""
+
+    def __init__(self, model, content_bits=4, rotation=None):
+        self.model, self.bits, self.rotation = model, content_bits, rotation
+
+    def content(self, layer, latent):
+        if self.rotation is not None:
+            rotation = torch.from_numpy(self.rotation).to(latent.dtype)
+            z, back = latent @ rotation, lambda rows: rows @ rotation.T
+        else:
+            gamma = self.model.layer(layer, "self_attn.kv_a_layernorm.weight")
+            z, back = latent * gamma, lambda rows: rows / gamma
+        far = _apply(z, lambda rows: record.quantise_paper(rows, self.bits, "bf16"))
+        return back(far), back(_apply(z, record.bf16))
+
+    def key(self, layer, key):
+        turned = self.model.rotate(key)
+        far = _apply(turned, lambda rows: record.quantise_paper(rows, 4, "f32"))
+        return self.model.rotate(far, back=True), self.model.rotate(_apply(turned, record.bf16), back=True)

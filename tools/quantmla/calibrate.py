@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the constants of the packed cache: means, rotation, sensitivities, feedback factors."""
+import json
+import os
+
+import numpy as np
+import torch
+
+from . import record, tensors
+
+
+class Statistics:
+    """Sums over calibration tokens of one layer, in float64 and in the model's coordinates."""
+
+    def __init__(self, content, rope):
+        self.tokens = 0
+        self.mean_u, self.mean_k = np.zeros(content), np.zeros(rope)
+        self.square_k = np.zeros(rope)
+        self.h_u, self.h_k = np.zeros((content, content)), np.zeros((rope, rope))
+
+    def add(self, latent, key, grad_latent, grad_key):
+        self.tokens += latent.shape[0]
+        self.mean_u += latent.sum(0)
+        self.mean_k += key.sum(0)
+        self.square_k += (key ** 2).sum(0)
+        self.h_u += grad_latent.T @ grad_latent
+        self.h_k += grad_key.T @ grad_key
+
+    def finish(self):
+        for name in ("mean_u", "mean_k", "square_k", "h_u", "h_k"):
+            setattr(self, name, getattr(self, name) / self.tokens)
+        return self
+
+
+def probe(model, i, x, generator):
+    """Latents, keys and one Rademacher probe's gradients to them through layer i's attention.
+
+    With r = ±1 in the shape of the post-o_proj output Y, g = d(r . Y)/d(row) has
+    E[g g^T] = J^T J: the operator by which a row's error reaches the output."""
+    with torch.no_grad():
+        latent, key = model.latents(i, x)
+        queries = model.queries(i, x)
+    latent, key = latent.clone().requires_grad_(), key.clone().requires_grad_()
+    output = model.attend(i, queries, (latent, key))
+    signs = torch.randint(0, 2, output.shape, generator=generator).to(output.dtype) * 2 - 1
+    grads = torch.autograd.grad((output * signs).sum(), (latent, key))
+    return [t.detach().double().numpy() for t in (latent, key, *grads)]
+
+
+def sequences(text, count, length):
+    """@count sequences spread evenly over @text (uint8), each of @length bytes."""
+    available = len(text) // length
+    if available < count:
+        raise ValueError(f"the text holds {available} sequences of {length} bytes, {count} are wanted")
+    return [text[s * length:(s + 1) * length] for s in (np.arange(count) * available) // count]
+
+
+def collect(model, texts, seed=1):
+    """One Statistics a layer."""
+    g = model.geometry
+    statistics = [Statistics(g.content, g.rope) for _ in range(g.layers)]
+    generator = torch.Generator().manual_seed(seed)
+    for tokens in texts:
+        inputs = []
+        with torch.no_grad():
+            model.forward(tokens, visit=lambda i, x: inputs.append(x))
+        for i, x in enumerate(inputs):
+            statistics[i].add(*probe(model, i, x, generator))
+    return [s.finish() for s in statistics]
+
+
+def layer_constants(s, rotation):
+    """Arrays of one layer as quantmla.safetensors names them, in cache coordinates."""
+    r = np.eye(len(s.mean_u)) if rotation is None else rotation
+    content_a, content_d = record.feedback_factors(r.T @ s.h_u @ r)
+    rope_a, rope_d = record.feedback_factors(s.h_k)
+    return {"content_mean": (s.mean_u @ r).astype(np.float32), "rope_mean": s.mean_k.astype(np.float32),
+            "content_feedback": content_a.astype(np.float16), "content_weight": content_d.astype(np.float32),
+            "rope_feedback": rope_a.astype(np.float16), "rope_weight": rope_d.astype(np.float32)}
+
+
+def describe(s, constants):
+    """Figures a person may want to see, a layer."""
+    return {"calibration_tokens": s.tokens,
+            "content_mean_energy": round(float(np.mean(s.mean_u ** 2)), 6),
+            "rope_mean_energy_share": round(float(np.sum(s.mean_k ** 2) / np.sum(s.square_k)), 6),
+            "content_sensitivity": round(float(np.trace(s.h_u) / len(s.mean_u)), 9),
+            "rope_sensitivity": round(float(np.trace(s.h_k) / len(s.mean_k)), 9),
+            "content_feedback_max": round(float(np.abs(np.tril(constants["content_feedback"].astype(float), -1)).max()), 4),
+            "rope_feedback_max": round(float(np.abs(np.tril(constants["rope_feedback"].astype(float), -1)).max()), 4)}
+
+
+def write(directory, checkpoint, recipe, rotation_name, layers, figures, created_by):
+    """Writes quantmla.json and quantmla.safetensors."""
+    arrays = {f"layers.{i}.{name}": array for i, layer in enumerate(layers) for name, array in layer.items()}
+    tensors.write_file(os.path.join(directory, "quantmla.safetensors"), arrays)
+    description = {"version": 1, "recipe": recipe, "content_rotation": rotation_name,
+                   "model_sha256": tensors.checkpoint_digest(checkpoint), "created_by": created_by, "layers": figures}
+    with open(os.path.join(directory, "quantmla.json"), "w", encoding="utf-8") as file:
+        json.dump(description, file, indent=2)
+        file.write("\n")
+
+
+def read(directory):
+    """(description, [arrays of a layer], rotation or None) as a runtime would use them."""
+    with open(os.path.join(directory, "quantmla.json"), encoding="utf-8") as file:
+        description = json.load(file)
+    arrays = tensors.read_file(os.path.join(directory, "quantmla.safetensors"))
+    layers = [{} for _ in range(1 + max(int(name.split(".")[1]) for name in arrays))]
+    for name, array in arrays.items():
+        _, i, key = name.split(".")
+        layers[int(i)][key] = array
+    rotation = None
+    if description["content_rotation"] == "hadamard":
+        rotation = record.hadamard(len(layers[0]["content_mean"]))
+    return description, layers, rotation

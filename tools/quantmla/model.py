@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plain forward of DeepSeek-V2/V3 models with dense MLPs, in PyTorch, from the checkpoint's
+own files. The cache can be replaced: see Cache and `forward`."""
+import json
+import math
+import os
+
+import numpy as np
+import torch
+
+from . import tensors
+
+LATENT_EPS = 1e-6  # kv_a_layernorm and q_a_layernorm, whatever rms_norm_eps says
+
+
+def _mscale(factor, mscale):
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+class Geometry:
+    """What config.json says, in the words of this project."""
+
+    def __init__(self, config):
+        self.family = config["model_type"]
+        if self.family not in ("deepseek_v2", "deepseek_v3"):
+            raise ValueError(f"model_type {self.family} is not supported: deepseek_v2 or deepseek_v3")
+        self.layers, self.hidden = config["num_hidden_layers"], config["hidden_size"]
+        if config.get("first_k_dense_replace", 0) < self.layers:
+            raise ValueError("a layer with experts: only dense MLPs are supported")
+        self.heads, self.content = config["num_attention_heads"], config["kv_lora_rank"]
+        self.rope, self.nope = config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+        self.value, self.q_lora = config["v_head_dim"], config.get("q_lora_rank")
+        self.eps = config.get("rms_norm_eps", 1e-6)
+        self.tied = config.get("tie_word_embeddings", False)
+        self.interleaved = self.family == "deepseek_v2" or config.get("rope_interleave", True)
+        self._rope(config)
+
+    def _rope(self, config):
+        rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        self.inv_freq = theta ** (-torch.arange(0, self.rope, 2, dtype=torch.float64) / self.rope)
+        self.amplitude, self.scale = 1.0, (self.nope + self.rope) ** -0.5
+        if kind == "default":
+            return
+        if kind != "yarn":
+            raise ValueError(f"rope_type {kind} is not supported: default or yarn")
+        factor = rope["factor"]
+        original = rope.get("original_max_position_embeddings", config["max_position_embeddings"])
+        self.inv_freq = self._yarn(rope, theta, factor, original)
+        one, all_dim = rope.get("mscale"), rope.get("mscale_all_dim")
+        self.amplitude = (_mscale(factor, one) / _mscale(factor, all_dim) if one and all_dim else _mscale(factor, 1.0))
+        if all_dim:
+            self.scale *= _mscale(factor, all_dim) ** 2
+
+    def _yarn(self, rope, theta, factor, original):
+        def dimension(rotations):
+            return self.rope * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+        low = max(math.floor(dimension(rope.get("beta_fast") or 32)), 0)
+        high = min(math.ceil(dimension(rope.get("beta_slow") or 1)), self.rope - 1)
+        ramp = (torch.arange(self.rope // 2, dtype=torch.float64) - low) / max(high - low, 1e-3)
+        ramp = ramp.clamp(0, 1)
+        return self.inv_freq / factor * ramp + self.inv_freq * (1 - ramp)
+
+
+class Exact:
+    """A cache that changes nothing."""
+
+    def content(self, layer, latent):
+        return latent, latent
+
+    def key(self, layer, key):
+        return key, key
+
+
+class Rounded(Exact):
+    """The BF16 cache: rows are rounded, the latent with its norm weight, the key after rotation."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def content(self, layer, latent):
+        gamma = self.model.layer(layer, "self_attn.kv_a_layernorm.weight")
+        row = (latent * gamma).to(torch.bfloat16).to(latent.dtype) / gamma
+        return row, row
+
+    def key(self, layer, key):
+        row = self.model.rotate(self.model.rotate(key).to(torch.bfloat16).to(key.dtype), back=True)
+        return row, row
+
+
+class Model:
+    """Weights in one dtype on the CPU. A latent is u, the weightless RMSNorm of kv_a's first
+    columns; a key is the shared RoPE key before rotation."""
+
+    def __init__(self, directory, dtype=torch.float32):
+        with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+            self.geometry = Geometry(json.load(file))
+        self.dtype = dtype
+        self.weights = {name: torch.from_numpy(np.array(array)).to(dtype)
+                        for name, array in tensors.read_checkpoint(directory).items()}
+
+    def layer(self, i, name):
+        return self.weights.get(f"model.layers.{i}.{name}")
+
+    def linear(self, i, name, x):
+        return torch.nn.functional.linear(x, self.layer(i, name + ".weight"), self.layer(i, name + ".bias"))
+
+    @staticmethod
+    def norm(x, weight, eps):
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+        return y if weight is None else y * weight
+
+    def rotate(self, x, back=False):
+        """Turns [..., n, d_r] by each row's position, in the checkpoint's own order of pairs."""
+        g = self.geometry
+        angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * g.inv_freq
+        cos, sin = angle.cos().to(x.dtype), (-angle if back else angle).sin().to(x.dtype)
+        if g.interleaved:
+            a, b = x[..., 0::2], x[..., 1::2]
+            return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+    def queries(self, i, x):
+        """[H][n][d_nope] and, rotated, [H][n][d_r]."""
+        g = self.geometry
+        if g.q_lora is None:
+            q = self.linear(i, "self_attn.q_proj", x)
+        else:
+            q = self.norm(self.linear(i, "self_attn.q_a_proj", x), self.layer(i, "self_attn.q_a_layernorm.weight"), LATENT_EPS)
+            q = self.linear(i, "self_attn.q_b_proj", q)
+        q = q.view(x.shape[0], g.heads, g.nope + g.rope).transpose(0, 1)
+        return q[..., :g.nope], self.rotate(q[..., g.nope:])
+
+    def latents(self, i, x):
+        """u [n][d_c] and the key before rotation [n][d_r]."""
+        a = self.linear(i, "self_attn.kv_a_proj_with_mqa", x)
+        return self.norm(a[:, :self.geometry.content], None, LATENT_EPS), a[:, self.geometry.content:]
+
+    def scores(self, i, queries, latent, key):
+        """Scaled scores [H][n][n] and values [H][n][d_v] of rows (latent, key)."""
+        g = self.geometry
+        c = latent * self.layer(i, "self_attn.kv_a_layernorm.weight")
+        kv = self.linear(i, "self_attn.kv_b_proj", c).view(-1, g.heads, g.nope + g.value).transpose(0, 1)
+        s = queries[0] @ kv[..., :g.nope].transpose(1, 2)
+        s = s + g.amplitude ** 2 * (queries[1] @ self.rotate(key).T)
+        return s * g.scale, kv[..., g.nope:]
+
+    def attend(self, i, queries, far, near=None, block=64):
+        """Post-o_proj output [n][hidden]. @far, @near: (latent, key) rows as tokens of later
+        blocks and of their own block see them (the cache rule)."""
+        n = far[0].shape[0]
+        index = torch.arange(n)
+        s, v = self.scores(i, queries, *far)
+        own = None
+        if near is not None:
+            s_near, v_near = self.scores(i, queries, *near)
+            own = (index[:, None] // block) == (index[None] // block)
+            s = torch.where(own, s_near, s)
+        p = s.masked_fill(index[:, None] < index[None], -math.inf).softmax(-1)
+        o = p @ v if own is None else (p * ~own) @ v + (p * own) @ v_near
+        return self.linear(i, "self_attn.o_proj", o.transpose(0, 1).reshape(n, -1))
+
+    def attention(self, i, x, cache):
+        latent, key = self.latents(i, x)
+        (far_c, near_c), (far_k, near_k) = cache.content(i, latent), cache.key(i, key)
+        near = None if far_c is near_c and far_k is near_k else (near_c, near_k)
+        return self.attend(i, self.queries(i, x), (far_c, far_k), near)
+
+    def mlp(self, i, x):
+        gate = torch.nn.functional.silu(self.linear(i, "mlp.gate_proj", x))
+        return self.linear(i, "mlp.down_proj", gate * self.linear(i, "mlp.up_proj", x))
+
+    def forward(self, tokens, cache=None, visit=None):
+        """Logits [n][vocab]. @visit(layer, x) sees each attention's normed input."""
+        g, cache = self.geometry, cache or Exact()
+        h = self.weights["model.embed_tokens.weight"][torch.from_numpy(np.array(tokens, dtype=np.int64))]
+        for i in range(g.layers):
+            x = self.norm(h, self.layer(i, "input_layernorm.weight"), g.eps)
+            if visit is not None:
+                visit(i, x)
+            h = h + self.attention(i, x, cache)
+            h = h + self.mlp(i, self.norm(h, self.layer(i, "post_attention_layernorm.weight"), g.eps))
+        head = self.weights["model.embed_tokens.weight" if g.tied else "lm_head.weight"]
+        return self.norm(h, self.weights["model.norm.weight"], g.eps) @ head.T
