@@ -26,15 +26,15 @@
 #include "common/clock.h"
 
 #define QMT_CAPABILITY_BYTES 16
-#define QMT_ADDRESS_MAX 512 /**< bytes of an exported server address */
-#define QMT_HANDLE_MAX 128  /**< bytes of an exported region handle */
+#define QMT_ADDRESS_MAX      512 /**< bytes of an exported server address */
+#define QMT_HANDLE_MAX       128 /**< bytes of an exported region handle */
 
 enum qmt_access { QMT_READ = 1, QMT_WRITE = 2 };
 
 /** One access a peer asks for, as the owner's authorize function sees it. */
 struct qmt_access_request {
 	enum qmt_access access;
-	uint64_t region;  /**< number given at registration */
+	uint64_t region; /**< number given at registration */
 	uint64_t offset;
 	uint64_t length;
 	uint8_t capability[QMT_CAPABILITY_BYTES];
@@ -48,17 +48,19 @@ struct qmt_access_request {
  */
 struct qmt_server_callbacks {
 	void *user;
-	qmla_status_t (*authorize)(void *user, const struct qmt_access_request *request, uint64_t *token);
+	qmla_status_t (*authorize)(void *user, const struct qmt_access_request *request,
+				   uint64_t *token);
 	void (*finished)(void *user, const struct qmt_access_request *request, uint64_t token,
 			 qmla_status_t status);
 };
 
 struct qmt_server_config {
-	const char *listen;          /**< tcp: "host:port" (port 0: any); shm: directory of the socket */
-	const char *advertise;       /**< tcp: host that peers shall use; NULL: the bound one */
-	uint32_t threads;            /**< 0: default */
-	uint32_t max_peers;          /**< 0: default; further connections are refused */
-	int64_t idle_timeout_ns;     /**< a peer that stalls inside a message this long is dropped; 0: default */
+	const char *listen;    /**< tcp: "host:port" (port 0: any); shm: directory of the socket */
+	const char *advertise; /**< tcp: host that peers shall use; NULL: the bound one */
+	uint32_t threads;      /**< 0: default */
+	uint32_t max_peers;    /**< 0: default; further connections are refused */
+	int64_t idle_timeout_ns; /**< a peer that stalls inside a message this long is dropped; 0:
+				    default */
 	struct qmt_server_callbacks callbacks;
 };
 
@@ -104,7 +106,7 @@ struct qmt_op {
 };
 
 struct qmt_server_stats {
-	uint64_t bytes_read;    /**< by peers */
+	uint64_t bytes_read; /**< by peers */
 	uint64_t bytes_written;
 	uint64_t reads, writes, denied;
 	uint64_t peers;
@@ -115,10 +117,12 @@ struct qmt_transport_ops {
 	const char *name;
 
 	/** Starts listening and serving. QMLA_ERR_BUSY: address in use. */
-	qmla_status_t (*server_create)(const struct qmt_server_config *config, struct qmt_server **server);
+	qmla_status_t (*server_create)(const struct qmt_server_config *config,
+				       struct qmt_server **server);
 	/** Stops, waits until every authorised access was finished. Accepts NULL. */
 	void (*server_destroy)(struct qmt_server *server);
-	qmla_status_t (*server_address)(const struct qmt_server *server, struct qmt_server_address *address);
+	qmla_status_t (*server_address)(const struct qmt_server *server,
+					struct qmt_server_address *address);
 	/** Makes @p memory reachable; the memory stays the caller's and must outlive the server. */
 	qmla_status_t (*server_register)(struct qmt_server *server, const struct qmt_memory *memory,
 					 uint64_t region, struct qmt_handle *handle);
@@ -126,17 +130,21 @@ struct qmt_transport_ops {
 	 * Ends every access made with @p capability and refuses new ones; on return
 	 * no byte moves under it any more (a fence for late writers).
 	 */
-	qmla_status_t (*server_fence)(struct qmt_server *server, const uint8_t capability[QMT_CAPABILITY_BYTES]);
+	qmla_status_t (*server_fence)(struct qmt_server *server,
+				      const uint8_t capability[QMT_CAPABILITY_BYTES]);
 	void (*server_stats)(const struct qmt_server *server, struct qmt_server_stats *stats);
 
 	/** Connects within @p deadline. Blocks. */
-	qmla_status_t (*endpoint_create)(const struct qmt_server_address *address, qmc_time_t deadline,
-					 struct qmt_endpoint **endpoint);
-	/** Completes nothing: ops still posted are forgotten, their memory is no longer touched on return. Accepts NULL. */
+	qmla_status_t (*endpoint_create)(const struct qmt_server_address *address,
+					 qmc_time_t deadline, struct qmt_endpoint **endpoint);
+	/** Completes nothing: ops still posted are forgotten, their memory is no longer touched on
+	 * return. Accepts NULL. */
 	void (*endpoint_destroy)(struct qmt_endpoint *endpoint);
 	/** Registers local memory for back ends that want it; a no-op elsewhere. */
-	qmla_status_t (*endpoint_register)(struct qmt_endpoint *endpoint, const struct qmt_memory *memory);
-	/** Takes @p op; it comes back from wait exactly once. Never blocks. Fails only on a dead endpoint or bad argument, and then did not take it. */
+	qmla_status_t (*endpoint_register)(struct qmt_endpoint *endpoint,
+					   const struct qmt_memory *memory);
+	/** Takes @p op; it comes back from wait exactly once. Never blocks. Fails only on a dead
+	 * endpoint or bad argument, and then did not take it. */
 	qmla_status_t (*endpoint_post)(struct qmt_endpoint *endpoint, struct qmt_op *op);
 	/**
 	 * Moves data until an op completes or @p deadline passes (QMLA_ERR_DEADLINE).
@@ -144,8 +152,10 @@ struct qmt_transport_ops {
 	 * deadline completes with QMLA_ERR_DEADLINE; if its bytes were on the wire the
 	 * endpoint dies with it, and all others complete with QMLA_ERR_UNAVAILABLE.
 	 */
-	qmla_status_t (*endpoint_wait)(struct qmt_endpoint *endpoint, qmc_time_t deadline, struct qmt_op **completed);
-	/** Asks for @p op to complete soon with QMLA_ERR_CANCELLED (or its real status when it was done). */
+	qmla_status_t (*endpoint_wait)(struct qmt_endpoint *endpoint, qmc_time_t deadline,
+				       struct qmt_op **completed);
+	/** Asks for @p op to complete soon with QMLA_ERR_CANCELLED (or its real status when it was
+	 * done). */
 	void (*endpoint_cancel)(struct qmt_endpoint *endpoint, struct qmt_op *op);
 	/** False once the connection failed: destroy it and make another. */
 	bool (*endpoint_alive)(const struct qmt_endpoint *endpoint);

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "owner.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TOKENS 65536
+
+static qmla_status_t authorize(void *user, const struct qmt_access_request *request,
+			       uint64_t *token)
+{
+	struct owner *owner = user;
+	qmla_status_t status;
+
+	pthread_mutex_lock(&owner->lock);
+	owner->asked++;
+	status = owner->policy;
+	if (owner->check_capability &&
+	    memcmp(request->capability, owner->capability, QMT_CAPABILITY_BYTES) != 0)
+		status = QMLA_ERR_PERMISSION;
+	if (status == QMLA_OK) {
+		*token = ++owner->next_token;
+		owner->token_state[*token % TOKENS] = 1;
+		owner->allowed++;
+	}
+	pthread_mutex_unlock(&owner->lock);
+	return status;
+}
+
+static void finished(void *user, const struct qmt_access_request *request, uint64_t token,
+		     qmla_status_t status)
+{
+	struct owner *owner = user;
+
+	(void)request;
+	pthread_mutex_lock(&owner->lock);
+	if (owner->token_state[token % TOKENS] != 1)
+		owner->doubly_finished++;
+	owner->token_state[token % TOKENS] = 2;
+	if (status == QMLA_OK)
+		owner->finished_ok++;
+	else
+		owner->finished_failed++;
+	owner->last_finished = status;
+	pthread_mutex_unlock(&owner->lock);
+}
+
+void owner_start_with(struct owner *owner, const char *transport, uint64_t bytes,
+		      uint32_t max_peers, int64_t idle_timeout_ns)
+{
+	struct qmt_server_config config = {
+		.max_peers = max_peers,
+		.idle_timeout_ns = idle_timeout_ns,
+		.callbacks = {.user = owner, .authorize = authorize, .finished = finished},
+	};
+
+	memset(owner, 0, sizeof(*owner));
+	owner->ops = qmt_transport_find(transport);
+	assert_non_null(owner->ops);
+	pthread_mutex_init(&owner->lock, NULL);
+	owner->token_state = calloc(TOKENS, 1);
+	assert_non_null(owner->token_state);
+	owner->memory.bytes = bytes;
+	owner->memory.fd = memfd_create("owner", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	assert_true(owner->memory.fd >= 0);
+	assert_int_equal(ftruncate(owner->memory.fd, (off_t)bytes), 0);
+	owner->memory.base =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owner->memory.fd, 0);
+	assert_ptr_not_equal(owner->memory.base, MAP_FAILED);
+	if (strcmp(transport, "shm") == 0) {
+		strcpy(owner->directory, "/tmp/qmt-test-XXXXXX");
+		assert_non_null(mkdtemp(owner->directory));
+		config.listen = owner->directory;
+	} else {
+		config.listen = "[::1]:0";
+	}
+	assert_int_equal(owner->ops->server_create(&config, &owner->server), QMLA_OK);
+	assert_int_equal(owner->ops->server_address(owner->server, &owner->address), QMLA_OK);
+	assert_int_equal(owner->ops->server_register(owner->server, &owner->memory, OWNER_REGION,
+						     &owner->handle),
+			 QMLA_OK);
+}
+
+void owner_start(struct owner *owner, const char *transport, uint64_t bytes)
+{
+	owner_start_with(owner, transport, bytes, 0, 0);
+}
+
+void owner_stop_server(struct owner *owner)
+{
+	owner->ops->server_destroy(owner->server);
+	owner->server = NULL;
+}
+
+void owner_stop(struct owner *owner)
+{
+	owner_stop_server(owner);
+	assert_int_equal(owner_in_flight(owner), 0);
+	assert_int_equal(owner->doubly_finished, 0);
+	munmap(owner->memory.base, owner->memory.bytes);
+	close(owner->memory.fd);
+	/* The server took its socket away: the directory is empty. */
+	if (owner->directory[0])
+		assert_int_equal(rmdir(owner->directory), 0);
+	free(owner->token_state);
+	pthread_mutex_destroy(&owner->lock);
+}
+
+struct qmt_endpoint *owner_connect(struct owner *owner)
+{
+	struct qmt_endpoint *endpoint = NULL;
+
+	assert_int_equal(owner->ops->endpoint_create(&owner->address,
+						     qmc_clock_after(5 * QMC_NS_PER_S), &endpoint),
+			 QMLA_OK);
+	return endpoint;
+}
+
+struct qmt_op owner_op(struct owner *owner, enum qmt_access access, uint64_t offset, void *local,
+		       uint64_t length)
+{
+	struct qmt_op op = {
+		.access = access,
+		.remote = &owner->handle,
+		.remote_offset = offset,
+		.local = local,
+		.length = length,
+		.deadline = qmc_clock_after(10 * QMC_NS_PER_S),
+		.status = QMLA_ERR_INTERNAL,
+	};
+
+	memset(op.capability, 1, sizeof(op.capability));
+	return op;
+}
+
+struct owner owner_snapshot(struct owner *owner)
+{
+	struct owner copy;
+
+	pthread_mutex_lock(&owner->lock);
+	copy = *owner;
+	pthread_mutex_unlock(&owner->lock);
+	return copy;
+}
+
+unsigned owner_in_flight(struct owner *owner)
+{
+	struct owner now = owner_snapshot(owner);
+
+	return now.allowed - now.finished_ok - now.finished_failed;
+}
+
+bool owner_settles(struct owner *owner, int ms)
+{
+	for (int i = 0; i < ms && owner_in_flight(owner) > 0; i++)
+		sleep_ms(1);
+	return owner_in_flight(owner) == 0;
+}
+
+void fill_pattern(void *memory, size_t bytes, uint64_t seed)
+{
+	uint8_t *p = memory;
+	uint64_t x = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+
+	for (size_t i = 0; i < bytes; i++) {
+		x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+		p[i] = (uint8_t)(x >> 56);
+	}
+}
+
+unsigned open_descriptors(void)
+{
+	DIR *directory = opendir("/proc/self/fd");
+	unsigned count = 0;
+
+	assert_non_null(directory);
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
+}
+
+void sleep_ms(int ms)
+{
+	qmc_clock_sleep_until(qmc_clock_after(ms * QMC_NS_PER_MS));
+}

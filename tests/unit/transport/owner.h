@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * The owner of memory in the transport tests: a server of one back end with one
+ * region over a memfd, a policy for authorize, and a record of what was allowed
+ * and finished. Counters may be read from any thread.
+ */
+#ifndef OWNER_H
+#define OWNER_H
+
+#include <pthread.h>
+
+#include "transport/transport.h"
+
+#define OWNER_REGION 7
+
+struct owner {
+	const struct qmt_transport_ops *ops;
+	struct qmt_server *server;
+	struct qmt_server_address address;
+	struct qmt_handle handle;
+	struct qmt_memory memory;
+	char directory[64]; /**< of the shm socket */
+
+	pthread_mutex_t lock;  /* of the rest */
+	qmla_status_t policy;  /**< what authorize answers */
+	bool check_capability; /**< allow only `capability` */
+	uint8_t capability[QMT_CAPABILITY_BYTES];
+	uint64_t next_token;
+	unsigned asked, allowed, finished_ok, finished_failed, doubly_finished;
+	qmla_status_t last_finished;
+	uint8_t *token_state; /**< by token: 1 allowed, 2 finished */
+};
+
+/** Starts a server over @p bytes of fresh memory; fails the test when it cannot. */
+void owner_start(struct owner *owner, const char *transport, uint64_t bytes);
+/** As owner_start, with limits. */
+void owner_start_with(struct owner *owner, const char *transport, uint64_t bytes,
+		      uint32_t max_peers, int64_t idle_timeout_ns);
+void owner_stop_server(struct owner *owner);
+void owner_stop(struct owner *owner);
+
+/** An endpoint to the owner's server, connected within five seconds. */
+struct qmt_endpoint *owner_connect(struct owner *owner);
+
+/** An op on the owner's region with a deadline of ten seconds and capability 1,1,1… */
+struct qmt_op owner_op(struct owner *owner, enum qmt_access access, uint64_t offset, void *local,
+		       uint64_t length);
+
+/** Allowed accesses that were not finished yet. */
+unsigned owner_in_flight(struct owner *owner);
+/** Waits at most @p ms until nothing is in flight. */
+bool owner_settles(struct owner *owner, int ms);
+/** A consistent copy of the counters. */
+struct owner owner_snapshot(struct owner *owner);
+
+/** Reproducible bytes. */
+void fill_pattern(void *memory, size_t bytes, uint64_t seed);
+/** Open descriptors of this process. */
+unsigned open_descriptors(void);
+void sleep_ms(int ms);
+
+#endif /* OWNER_H */

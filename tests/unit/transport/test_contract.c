@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What transport.h promises, run against each back end: argv[1] is its name. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "owner.h"
+#include "transport/blob.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+static const char *transport;
+
+static qmla_status_t run_one(struct owner *owner, struct qmt_endpoint *endpoint, struct qmt_op *op)
+{
+	return qmt_endpoint_run(owner->ops, endpoint, op, 1);
+}
+
+static void reads_and_writes_of_all_sizes(void **state)
+{
+	static const uint64_t sizes[] = {1,     2,     63,      64,  65,      4095,    4096,   4097,
+					 57344, 65536, 1196032, MIB, MIB + 1, 3 * MIB, 8 * MIB};
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	uint8_t *sent = malloc(8 * MIB), *got = malloc(8 * MIB + 1);
+	uint64_t moved = 0;
+	struct qmt_server_stats stats;
+
+	(void)state;
+	owner_start(&owner, transport, 9 * MIB);
+	endpoint = owner_connect(&owner);
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		uint64_t offset = 9 * MIB - sizes[i] - (i % 3);
+		struct qmt_op op = owner_op(&owner, QMT_WRITE, offset, sent, sizes[i]);
+
+		fill_pattern(sent, sizes[i], i);
+		assert_int_equal(run_one(&owner, endpoint, &op), QMLA_OK);
+		assert_memory_equal((uint8_t *)owner.memory.base + offset, sent, sizes[i]);
+		op = owner_op(&owner, QMT_READ, offset, got, sizes[i]);
+		got[sizes[i]] = 0xa5;
+		assert_int_equal(run_one(&owner, endpoint, &op), QMLA_OK);
+		assert_memory_equal(got, sent, sizes[i]);
+		assert_int_equal(got[sizes[i]], 0xa5);
+		moved += sizes[i];
+	}
+	assert_true(owner_settles(&owner, 2000));
+	stats = (struct qmt_server_stats){0};
+	owner.ops->server_stats(owner.server, &stats);
+	assert_int_equal(stats.reads, sizeof(sizes) / sizeof(sizes[0]));
+	assert_int_equal(stats.writes, sizeof(sizes) / sizeof(sizes[0]));
+	assert_int_equal(stats.bytes_read, moved);
+	assert_int_equal(stats.bytes_written, moved);
+	assert_int_equal(stats.denied, 0);
+	assert_int_equal(stats.peers, 1);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(sent);
+	free(got);
+}
+
+static void thousands_of_pipelined_operations(void **state)
+{
+	enum { COUNT = 4000, SIZE = 3000 };
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op *ops = calloc(COUNT, sizeof(*ops));
+	uint8_t *local = malloc((size_t)COUNT * SIZE);
+	struct owner now;
+
+	(void)state;
+	owner_start(&owner, transport, (uint64_t)COUNT * SIZE);
+	endpoint = owner_connect(&owner);
+	fill_pattern(owner.memory.base, (size_t)COUNT * SIZE, 5);
+	/* Every fourth is a write of the block's own index. */
+	for (uint64_t i = 0; i < COUNT; i++) {
+		uint64_t block = (i * 7919) % COUNT;
+
+		ops[i] = owner_op(&owner, i % 4 ? QMT_READ : QMT_WRITE, block * SIZE,
+				  local + i * SIZE, SIZE);
+		if (i % 4 == 0)
+			memset(local + i * SIZE, (int)(i % 251), SIZE);
+	}
+	assert_int_equal(qmt_endpoint_run(owner.ops, endpoint, ops, COUNT), QMLA_OK);
+	for (uint64_t i = 0; i < COUNT; i++)
+		assert_memory_equal(local + i * SIZE,
+				    (uint8_t *)owner.memory.base + (i * 7919) % COUNT * SIZE, SIZE);
+	assert_true(owner_settles(&owner, 2000));
+	now = owner_snapshot(&owner);
+	assert_int_equal(now.finished_ok, COUNT);
+	assert_int_equal(now.finished_failed, 0);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(ops);
+	free(local);
+}
+
+static void bad_arguments_are_not_taken(void **state)
+{
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op *completed = (struct qmt_op *)1;
+	struct qmt_handle other;
+	uint8_t byte;
+	struct qmt_op op;
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	endpoint = owner_connect(&owner);
+	op = owner_op(&owner, QMT_READ, 0, &byte, 0);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_INVALID_ARGUMENT);
+	op = owner_op(&owner, QMT_READ, MIB, &byte, 1);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_INVALID_ARGUMENT);
+	op = owner_op(&owner, QMT_READ, 1, &byte, MIB);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_INVALID_ARGUMENT);
+	op = owner_op(&owner, QMT_READ, UINT64_MAX, &byte, 2);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_INVALID_ARGUMENT);
+	op = owner_op(&owner, QMT_READ, 0, NULL, 1);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_INVALID_ARGUMENT);
+	op = owner_op(&owner, QMT_READ, 0, &byte, UINT64_C(1) << 40);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_TOO_LARGE);
+	op = owner_op(&owner, QMT_READ, 0, &byte, 1);
+	op.access = (enum qmt_access)3;
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_INVALID_ARGUMENT);
+	op = owner_op(&owner, QMT_READ, 0, &byte, 1);
+	other = owner.handle;
+	other.bytes[8] ^= 1; /* the incarnation */
+	op.remote = &other;
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_PEER_RESTARTED);
+	other = owner.handle;
+	other.length--;
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_ERR_FORMAT);
+
+	assert_int_equal(owner.ops->endpoint_wait(endpoint, QMC_TIME_NEVER, &completed), QMLA_OK);
+	assert_null(completed);
+	assert_true(owner.ops->endpoint_alive(endpoint));
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+}
+
+/* A handle that lies gets past the endpoint's own check: the server must refuse. */
+static void the_server_checks_ranges_and_regions(void **state)
+{
+	static const struct {
+		uint64_t region, offset, length;
+		qmla_status_t status;
+	} cases[] = {
+		{OWNER_REGION, MIB - 1, 2, QMLA_ERR_INVALID_ARGUMENT},
+		{OWNER_REGION, MIB, 1, QMLA_ERR_INVALID_ARGUMENT},
+		{OWNER_REGION, 0, MIB + 1, QMLA_ERR_INVALID_ARGUMENT},
+		{OWNER_REGION, UINT64_MAX - 8, 8, QMLA_ERR_INVALID_ARGUMENT},
+		{OWNER_REGION + 1, 0, 16, QMLA_ERR_NOT_FOUND},
+		{UINT64_MAX, 0, 16, QMLA_ERR_NOT_FOUND},
+	};
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	uint8_t *local = calloc(1, 2 * MIB);
+	struct qmt_server_stats stats = {0};
+	struct qmt_identity identity = {0};
+	struct qmt_remote_region region;
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	endpoint = owner_connect(&owner);
+	assert_int_equal(qmt_handle_decode(&owner.handle, &region), QMLA_OK);
+	identity.kind = region.kind;
+	identity.incarnation = region.incarnation;
+	for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+		size_t c = i / 2;
+		struct qmt_handle lie;
+		struct qmt_op op = owner_op(&owner, i % 2 ? QMT_READ : QMT_WRITE, cases[c].offset,
+					    local, cases[c].length);
+
+		qmt_handle_encode(&identity, cases[c].region, UINT64_MAX, &lie);
+		op.remote = &lie;
+		assert_int_equal(run_one(&owner, endpoint, &op), cases[c].status);
+	}
+	assert_int_equal(owner_snapshot(&owner).asked, 0);
+	owner.ops->server_stats(owner.server, &stats);
+	assert_int_equal(stats.denied, 2 * sizeof(cases) / sizeof(cases[0]));
+	/* The connection still works. */
+	{
+		struct qmt_op op = owner_op(&owner, QMT_READ, 0, local, MIB);
+
+		assert_int_equal(run_one(&owner, endpoint, &op), QMLA_OK);
+	}
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(local);
+}
+
+static void what_authorize_denies_moves_nothing(void **state)
+{
+	enum { SIZE = 300000 };
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	uint8_t *local = malloc(SIZE), *before = malloc(SIZE);
+	struct qmt_op ops[3];
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	endpoint = owner_connect(&owner);
+	owner.check_capability = true;
+	memset(owner.capability, 9, sizeof(owner.capability));
+	fill_pattern(owner.memory.base, SIZE, 1);
+	memcpy(before, owner.memory.base, SIZE);
+	memset(local, 0x55, SIZE);
+	ops[0] = owner_op(&owner, QMT_READ, 0, local, SIZE);
+	ops[1] = owner_op(&owner, QMT_WRITE, 0, local, SIZE);
+	ops[2] = owner_op(&owner, QMT_READ, 0, local, 1);
+	memset(ops[2].capability, 9, sizeof(ops[2].capability));
+	assert_int_equal(qmt_endpoint_run(owner.ops, endpoint, ops, 3), QMLA_ERR_PERMISSION);
+	assert_int_equal(ops[0].status, QMLA_ERR_PERMISSION);
+	assert_int_equal(ops[1].status, QMLA_ERR_PERMISSION);
+	assert_int_equal(ops[2].status, QMLA_OK);
+	assert_memory_equal(owner.memory.base, before, SIZE);
+	for (size_t i = 1; i < SIZE; i++)
+		assert_int_equal(local[i], 0x55);
+	assert_true(owner_settles(&owner, 2000));
+	assert_int_equal(owner_snapshot(&owner).allowed, 1);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(local);
+	free(before);
+}
+
+static void wrong_cookie_or_life_is_refused(void **state)
+{
+	struct owner owner;
+	struct qmt_server_address address;
+	struct qmt_endpoint *endpoint = NULL;
+	qmc_time_t soon = qmc_clock_after(5 * QMC_NS_PER_S);
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	address = owner.address;
+	address.bytes[16] ^= 1;
+	assert_int_equal(owner.ops->endpoint_create(&address, soon, &endpoint),
+			 QMLA_ERR_PERMISSION);
+	address = owner.address;
+	address.bytes[8] ^= 1;
+	assert_int_equal(owner.ops->endpoint_create(&address, soon, &endpoint),
+			 QMLA_ERR_PEER_RESTARTED);
+	address = owner.address;
+	address.bytes[0] ^= 1;
+	assert_int_equal(owner.ops->endpoint_create(&address, soon, &endpoint), QMLA_ERR_FORMAT);
+	address = owner.address;
+	address.bytes[5] ^= 3; /* the other back end's */
+	assert_int_equal(owner.ops->endpoint_create(&address, soon, &endpoint),
+			 QMLA_ERR_UNSUPPORTED);
+	assert_null(endpoint);
+	owner_stop(&owner);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(reads_and_writes_of_all_sizes),
+		cmocka_unit_test(thousands_of_pipelined_operations),
+		cmocka_unit_test(bad_arguments_are_not_taken),
+		cmocka_unit_test(the_server_checks_ranges_and_regions),
+		cmocka_unit_test(what_authorize_denies_moves_nothing),
+		cmocka_unit_test(wrong_cookie_or_life_is_refused),
+	};
+
+	transport = argc > 1 ? argv[1] : "tcp";
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
