@@ -98,8 +98,17 @@ qmla_status_t qmp_call_send(struct qmp_call *call, const ProtobufCMessage *messa
 /** Stream: ends it with OK. */
 void qmp_call_finish(struct qmp_call *call);
 
-/** True once the client cancelled, its deadline passed or the server shuts down. */
+/**
+ * True once the client cancelled or went away, its deadline passed, or the server
+ * shuts down and the grace period is over. The call must still be ended.
+ */
 bool qmp_call_cancelled(const struct qmp_call *call);
+
+/**
+ * True once the server has begun to shut down: work that ends by itself may go
+ * on through the grace period, an endless stream should end now.
+ */
+bool qmp_call_draining(const struct qmp_call *call);
 
 /** The client's deadline on this process's clock; QMC_TIME_NEVER when it gave none. */
 qmc_time_t qmp_call_deadline(const struct qmp_call *call);
