@@ -12,8 +12,8 @@
 
 #include "kernels/layout.h"
 
-#define QMK_KEY_BYTES 16
-#define QMK_IDENTITY_BYTES 32
+#define QMK_KEY_BYTES         16
+#define QMK_IDENTITY_BYTES    32
 #define QMK_BLOCK_FIXED_BYTES 96
 
 /** What a reader holds a block against. */
@@ -34,7 +34,8 @@ uint64_t qmk_page_checksum(const void *page, size_t bytes);
  * Writes the header in front of finished pages at @p block (block_bytes long):
  * fields, page checksums computed here, then the header's own checksum.
  */
-void qmk_block_seal(const struct qmk_layout *layout, const struct qmk_block_info *info, void *block);
+void qmk_block_seal(const struct qmk_layout *layout, const struct qmk_block_info *info,
+		    void *block);
 
 /** As qmk_block_seal with page checksums that were computed elsewhere ([layers]). */
 void qmk_block_seal_with(const struct qmk_layout *layout, const struct qmk_block_info *info,

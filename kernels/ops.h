@@ -26,7 +26,10 @@
 
 enum qmk_dtype { QMK_F32 = 0, QMK_BF16 = 1 };
 
-enum qmk_pairing { QMK_INTERLEAVED = 0 /**< (2j, 2j+1) */, QMK_HALF_SPLIT = 1 /**< (j, j + d_r/2) */ };
+enum qmk_pairing {
+	QMK_INTERLEAVED = 0 /**< (2j, 2j+1) */,
+	QMK_HALF_SPLIT = 1 /**< (j, j + d_r/2) */
+};
 
 /** Rotary embedding: angle of pair j at position p is p * inv_freq[j]. */
 struct qmk_rope {
@@ -61,10 +64,11 @@ struct qmk_pack_args {
 	const struct qmk_constants *constants; /**< NULL: none; paper-c4r4 ignores them */
 	struct qmk_pool pool;
 	uint32_t layer;
-	uint32_t pages;         /**< N */
-	const uint32_t *slots;  /**< [N]: where page n goes */
-	const void *content;    /**< [N*64][content_stride], cache coordinates before the mean is taken */
-	const void *rope;       /**< [N*64][rope_stride]; rotated only for paper-c4r4 */
+	uint32_t pages;        /**< N */
+	const uint32_t *slots; /**< [N]: where page n goes */
+	const void
+		*content; /**< [N*64][content_stride], cache coordinates before the mean is taken */
+	const void *rope; /**< [N*64][rope_stride]; rotated only for paper-c4r4 */
 	uint64_t content_stride; /**< elements between rows */
 	uint64_t rope_stride;
 	enum qmk_dtype dtype;
@@ -106,11 +110,11 @@ struct qmk_unpack_args {
  */
 struct qmk_sequence {
 	uint32_t total;
-	uint32_t queries;    /**< >= 1 */
-	uint32_t query_row;  /**< first row of this request in the query and output arrays */
+	uint32_t queries;   /**< >= 1 */
+	uint32_t query_row; /**< first row of this request in the query and output arrays */
 	uint32_t sink;
 	uint32_t packed_end;
-	uint32_t table_start; /**< index of its first entry in block_table */
+	uint32_t table_start;        /**< index of its first entry in block_table */
 	const uint16_t *sink_rows;   /**< [sink][d_c + d_r] */
 	const uint16_t *recent_rows; /**< [total - packed_end][d_c + d_r] */
 	uint32_t key_begin;          /**< part of the keys, see above; 0 */
@@ -126,18 +130,18 @@ struct qmk_attend_args {
 	uint32_t layer;
 	uint32_t batch;
 	uint32_t heads;
-	uint32_t rows;                        /**< query rows in all */
-	uint32_t max_queries;                 /**< most queries of any sequence; sizes the CUDA plan, 0: rows */
-	uint32_t max_total;                   /**< most tokens of any sequence; sizes the CUDA plan */
+	uint32_t rows;        /**< query rows in all */
+	uint32_t max_queries; /**< most queries of any sequence; sizes the CUDA plan, 0: rows */
+	uint32_t max_total;   /**< most tokens of any sequence; sizes the CUDA plan */
 	const struct qmk_sequence *sequences; /**< [batch]; read by `plan` on the CUDA table */
 	const uint32_t *block_table;          /**< slots */
-	const void *query_content;            /**< [rows][H][d_c], cache coordinates (W_UK absorbed) */
-	const void *query_rope;               /**< [rows][H][d_r], rotated by its own position */
+	const void *query_content; /**< [rows][H][d_c], cache coordinates (W_UK absorbed) */
+	const void *query_rope;    /**< [rows][H][d_r], rotated by its own position */
 	enum qmk_dtype query_dtype;
-	float scale;                          /**< tau, natural-base softmax scale */
-	void *output;                         /**< [rows][H][d_c]; content_mean added */
+	float scale;  /**< tau, natural-base softmax scale */
+	void *output; /**< [rows][H][d_c]; content_mean added */
 	enum qmk_dtype output_dtype;
-	float *lse;                           /**< [rows][H] base-2 log-sum-exp, or NULL */
+	float *lse; /**< [rows][H] base-2 log-sum-exp, or NULL */
 	void *stream;
 	void *workspace;
 	size_t workspace_bytes;
@@ -146,7 +150,7 @@ struct qmk_attend_args {
 /** Joins partial softmax results of the same queries over disjoint keys. */
 struct qmk_merge_args {
 	uint32_t parts;
-	uint32_t rows;        /**< query rows times heads */
+	uint32_t rows; /**< query rows times heads */
 	uint32_t content_dim;
 	const float *outputs; /**< [parts][rows][d_c] */
 	const float *lse;     /**< [parts][rows], base 2; -INFINITY: nothing attended */
@@ -172,7 +176,8 @@ struct qmk_ops {
 	/** QMLA_ERR_INVALID_ARGUMENT on a NULL or a shape out of range. */
 	qmla_status_t (*pack)(const struct qmk_pack_args *args);
 	qmla_status_t (*unpack)(const struct qmk_unpack_args *args);
-	/** Bytes of scratch for attend: depends on batch, heads, rows, max_queries and max_total only. */
+	/** Bytes of scratch for attend: depends on batch, heads, rows, max_queries and max_total
+	 * only. */
 	size_t (*attend_workspace)(const struct qmk_attend_args *args);
 	/**
 	 * Spreads the batch over the device: writes a work list into the workspace, for

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * Rows of a page as floats. Values come in sliced order (kernels/cpu/codes.h)
+ * and less the means, as they are stored. Pure; any thread.
+ */
+#ifndef QMK_CPU_PAGE_H
+#define QMK_CPU_PAGE_H
+
+#include <stdint.h>
+
+#include "kernels/layout.h"
+
+/** Content of @p token: [d_c] floats. */
+void qmk_cpu_page_content(const struct qmk_layout *layout, const uint8_t *page, uint32_t token,
+			  float *out);
+
+/** RoPE key of @p token as stored: [d_r] floats. */
+void qmk_cpu_page_rope(const struct qmk_layout *layout, const uint8_t *page, uint32_t token,
+		       float *out);
+
+/** Natural order from sliced order, @p fields (2 or 4) codes a byte. */
+void qmk_cpu_unslice(const float *sliced, uint32_t dim, uint32_t fields, float *out);
+
+/** Sliced order from natural order, times @p factor. */
+void qmk_cpu_slice(const float *natural, uint32_t dim, uint32_t fields, float factor, float *out);
+
+/** Sliced order from a natural row of BF16. */
+void qmk_cpu_slice_bf16(const uint16_t *natural, uint32_t dim, uint32_t fields, float *out);
+
+#endif /* QMK_CPU_PAGE_H */

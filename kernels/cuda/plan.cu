@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/plan.cuh"
+
+#include <math_constants.h>
+
+#include "kernels/cuda/attend.cuh"
+
+#define PLAN_THREADS 1024
+/*
+ * What starting an item costs, in tiles: loading queries, filling the pipeline,
+ * writing a partial result (docs/measurements/attention.md).
+ */
+#define ITEM_OVERHEAD 2u
+
+static uint32_t divide_up(uint32_t a, uint32_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+qmla_status_t qmk_plan_shape_of(const struct qmk_attend_args *args, struct qmk_plan_shape *shape)
+{
+	uint32_t queries = args->max_queries ? args->max_queries : args->rows;
+	uint64_t rows = (uint64_t)queries * args->heads;
+	int device;
+	int processors;
+	qmla_status_t status;
+
+	if (args->batch == 0 || args->heads == 0 || rows == 0 || rows > 1u << 20)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	status = qmk_cuda_status(cudaGetDevice(&device));
+	if (status == QMLA_OK)
+		status = qmk_cuda_status(
+			cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+	if (status != QMLA_OK)
+		return status;
+	shape->rows = qmk_attend_group_rows(args, (uint32_t)rows);
+	shape->groups = divide_up((uint32_t)rows, shape->rows);
+	shape->entities = args->batch * shape->groups;
+	shape->parts = (uint32_t)processors * qmk_attend_parts_per_sm(args, shape->rows);
+	shape->splits = 2 * shape->entities + shape->parts;
+	shape->pages = divide_up(args->max_total, QMK_TILE) + 1;
+	return QMLA_OK;
+}
+
+static void *take(void *base, size_t *used, size_t bytes)
+{
+	void *here = base ? (uint8_t *)base + *used : NULL;
+
+	*used += (bytes + 255) & ~(size_t)255;
+	return here;
+}
+
+size_t qmk_plan_layout(const struct qmk_attend_args *args, const struct qmk_plan_shape *shape,
+		       void *base, struct qmk_plan *plan)
+{
+	const uint32_t dim = args->layout->content_dim;
+	const size_t rows = (size_t)shape->splits * shape->rows;
+	struct qmk_plan p;
+	size_t used = 0;
+
+	p.items = (qmk_item *)take(base, &used, (shape->entities + shape->parts) * sizeof(qmk_item));
+	p.part_begin = (uint32_t *)take(base, &used, (shape->parts + 1) * sizeof(uint32_t));
+	p.bf16_split = (uint32_t *)take(base, &used, shape->entities * sizeof(uint32_t));
+	p.entities = (qmk_entity *)take(base, &used, shape->entities * sizeof(qmk_entity));
+	p.page_angles = (float2 *)take(base, &used,
+				       (size_t)shape->pages * args->layout->rope_dim / 2 * sizeof(float2));
+	p.partial = (float *)take(base, &used, rows * dim * sizeof(float));
+	p.partial_lse = (float *)take(base, &used, rows * sizeof(float));
+	if (plan)
+		*plan = p;
+	return used;
+}
+
+/* Exclusive prefix sum over the CTA; @total receives the sum. */
+static __device__ uint32_t scan(uint32_t value, uint32_t *total)
+{
+	__shared__ uint32_t warp_sum[PLAN_THREADS / 32];
+	const uint32_t lane = threadIdx.x % 32;
+	const uint32_t warp = threadIdx.x / 32;
+	uint32_t inclusive = value;
+
+	for (int step = 1; step < 32; step *= 2) {
+		uint32_t other = __shfl_up_sync(~0u, inclusive, step);
+
+		if (lane >= (uint32_t)step)
+			inclusive += other;
+	}
+	if (lane == 31)
+		warp_sum[warp] = inclusive;
+	__syncthreads();
+	if (warp == 0) {
+		uint32_t sum = warp_sum[lane];
+
+		for (int step = 1; step < 32; step *= 2) {
+			uint32_t other = __shfl_up_sync(~0u, sum, step);
+
+			if (lane >= (uint32_t)step)
+				sum += other;
+		}
+		warp_sum[lane] = sum;
+	}
+	__syncthreads();
+	*total = warp_sum[PLAN_THREADS / 32 - 1];
+	inclusive += warp ? warp_sum[warp - 1] : 0;
+	__syncthreads();
+	return inclusive - value;
+}
+
+/* First page with a packed token that is not in the sink, and the page past the last. */
+static __device__ void packed_pages(const qmk_sequence &s, uint32_t *begin, uint32_t *end)
+{
+	*begin = s.sink / QMK_TILE;
+	*end = s.packed_end > s.sink ? (s.packed_end + QMK_TILE - 1) / QMK_TILE : *begin;
+}
+
+static __device__ uint32_t entity_tiles(const qmk_sequence &s, uint32_t group, uint32_t heads, uint32_t rows,
+					uint32_t *begin)
+{
+	uint32_t end;
+
+	packed_pages(s, begin, &end);
+	return group * rows < s.queries * heads ? end - *begin : 0;
+}
+
+static __global__ void __launch_bounds__(PLAN_THREADS)
+	plan_kernel(const qmk_sequence *sequences, uint32_t heads, qmk_plan_shape shape, qmk_plan plan)
+{
+	__shared__ uint32_t cost_base, split_base, item_base;
+	uint32_t total_cost = 0;
+	uint32_t payload;
+
+	for (uint32_t part = threadIdx.x; part < shape.parts; part += PLAN_THREADS)
+		plan.part_begin[part] = UINT32_MAX;
+
+	/* Pass 1: the whole cost, for an equal share a part. */
+	for (uint32_t first = 0; first < shape.entities; first += PLAN_THREADS) {
+		uint32_t e = first + threadIdx.x;
+		uint32_t cost = 0;
+		uint32_t begin;
+		uint32_t sum;
+
+		if (e < shape.entities) {
+			uint32_t tiles = entity_tiles(sequences[e / shape.groups], e % shape.groups, heads,
+						      shape.rows, &begin);
+			cost = tiles ? tiles + ITEM_OVERHEAD : 0;
+		}
+		scan(cost, &sum);
+		total_cost += sum;
+	}
+	payload = max((total_cost + shape.parts - 1) / shape.parts, ITEM_OVERHEAD + 1);
+	if (threadIdx.x == 0)
+		cost_base = split_base = item_base = 0;
+	__syncthreads();
+
+	/* Pass 2: each entity cuts its own tiles at the parts' borders. */
+	for (uint32_t first = 0; first < shape.entities; first += PLAN_THREADS) {
+		uint32_t e = first + threadIdx.x;
+		uint32_t begin = 0, tiles = 0, cost = 0, cuts = 0, bf16 = 0;
+		uint32_t start, first_part = 0, split, item, sum_cost, sum_split, sum_item;
+
+		if (e < shape.entities) {
+			const qmk_sequence &s = sequences[e / shape.groups];
+
+			tiles = entity_tiles(s, e % shape.groups, heads, shape.rows, &begin);
+			cost = tiles ? tiles + ITEM_OVERHEAD : 0;
+			bf16 = e % shape.groups * shape.rows < s.queries * heads &&
+			       (s.sink > 0 || s.total > s.packed_end);
+		}
+		start = cost_base + scan(cost, &sum_cost) + ITEM_OVERHEAD;
+		if (tiles) {
+			first_part = start / payload;
+			cuts = (start + tiles - 1) / payload - first_part + 1;
+		}
+		split = split_base + scan(cuts + bf16, &sum_split);
+		item = item_base + scan(cuts, &sum_item);
+		for (uint32_t k = 0; k < cuts; k++) {
+			uint32_t border = (first_part + k) * payload;
+			uint32_t from = border > start ? border - start : 0;
+			uint32_t to = min(border + payload - start, tiles);
+
+			plan.items[item + k] = {e, begin + from, begin + to, split + k};
+			atomicMin(&plan.part_begin[first_part + k], item + k);
+		}
+		if (e < shape.entities) {
+			plan.entities[e] = {e / shape.groups, e % shape.groups, split, cuts + bf16};
+			plan.bf16_split[e] = bf16 ? split + cuts : UINT32_MAX;
+		}
+		__syncthreads();
+		if (threadIdx.x == 0) {
+			cost_base += sum_cost;
+			split_base += sum_split;
+			item_base += sum_item;
+		}
+		__syncthreads();
+	}
+
+	/* A part without items begins where the next one does. */
+	if (threadIdx.x == 0) {
+		plan.part_begin[shape.parts] = item_base;
+		for (uint32_t part = shape.parts; part-- > 0;)
+			plan.part_begin[part] = min(plan.part_begin[part], plan.part_begin[part + 1]);
+	}
+}
+
+/* In double: a float product loses the angle's fraction past some ten thousand tokens. */
+static __global__ void angle_kernel(const float *inv_freq, uint32_t pairs, uint32_t pages, float2 *angles)
+{
+	uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+	double s, c;
+
+	if (i >= pages * pairs)
+		return;
+	sincos((double)(i / pairs * QMK_TILE) * (double)inv_freq[i % pairs], &s, &c);
+	angles[i] = make_float2((float)c, (float)s);
+}
+
+qmla_status_t qmk_cuda_plan(const struct qmk_attend_args *args)
+{
+	cudaStream_t stream = (cudaStream_t)args->stream;
+	qmk_plan_shape shape;
+	qmk_plan plan;
+	uint32_t angles;
+	qmla_status_t status;
+
+	if (!args->layout || !args->sequences || !args->rope || !args->workspace)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	status = qmk_plan_shape_of(args, &shape);
+	if (status != QMLA_OK)
+		return status;
+	if (qmk_plan_layout(args, &shape, args->workspace, &plan) > args->workspace_bytes)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	plan_kernel<<<1, PLAN_THREADS, 0, stream>>>(args->sequences, args->heads, shape, plan);
+	angles = shape.pages * args->layout->rope_dim / 2;
+	angle_kernel<<<divide_up(angles, 256), 256, 0, stream>>>(
+		args->rope->inv_freq, args->layout->rope_dim / 2, shape.pages, plan.page_angles);
+	return qmk_cuda_status(cudaGetLastError());
+}
