@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/node.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+
+#define FAIR_TIME_NS (200 * QMC_NS_PER_MS)
+#define PATIENCE     3
+
+struct qml_node {
+	char name[sizeof(((struct qml_nodespec *)0)->name)];
+	double weight;
+	const struct qml_settings *settings;
+	struct qmp_channel *channel;
+	qml_node_lost_func_t lost;
+	void *lost_user;
+	_Atomic int health;              /* qmla_status_t; relaxed: a hint, re-read on each use */
+	_Atomic qmc_time_t drains_until; /* relaxed: a hint */
+	const struct qmt_transport_ops *_Atomic ruled_out; /* points to constants: relaxed */
+
+	pthread_mutex_t lock; /* what follows */
+	struct qml_link *link;
+	unsigned unanswered;
+};
+
+qmla_status_t qml_node_create(const struct qml_nodespec *spec, const struct qml_settings *settings,
+			      qml_node_lost_func_t lost, void *user, struct qml_node **node)
+{
+	struct qmp_channel_config config = {.target = spec->target};
+	struct qml_node *self = calloc(1, sizeof(*self));
+	qmla_status_t status;
+
+	if (!self)
+		return QMLA_ERR_NO_MEMORY;
+	strcpy(self->name, spec->name);
+	self->weight = spec->weight;
+	self->settings = settings;
+	self->lost = lost;
+	self->lost_user = user;
+	status = qmp_channel_create(&config, &self->channel);
+	if (status != QMLA_OK) {
+		free(self);
+		return status;
+	}
+	pthread_mutex_init(&self->lock, NULL);
+	*node = self;
+	return QMLA_OK;
+}
+
+void qml_node_destroy(struct qml_node *node)
+{
+	if (!node)
+		return;
+	qml_link_put(node->link);
+	qmp_channel_destroy(node->channel);
+	pthread_mutex_destroy(&node->lock);
+	free(node);
+}
+
+const char *qml_node_name(const struct qml_node *node)
+{
+	return node->name;
+}
+
+double qml_node_weight(const struct qml_node *node)
+{
+	return node->weight;
+}
+
+struct qmp_channel *qml_node_channel(const struct qml_node *node)
+{
+	return node->channel;
+}
+
+const struct qml_settings *qml_node_settings(const struct qml_node *node)
+{
+	return node->settings;
+}
+
+qmla_status_t qml_node_health(const struct qml_node *node)
+{
+	return (qmla_status_t)atomic_load_explicit(&node->health, memory_order_relaxed);
+}
+
+bool qml_node_usable(const struct qml_node *node)
+{
+	return qml_node_health(node) == QMLA_OK;
+}
+
+bool qml_node_writable(const struct qml_node *node)
+{
+	return qml_node_usable(node) &&
+	       qmc_clock_now() >= atomic_load_explicit(&node->drains_until, memory_order_relaxed);
+}
+
+void qml_node_set_draining(struct qml_node *node)
+{
+	atomic_store_explicit(&node->drains_until, qmc_clock_after(node->settings->probe_ns),
+			      memory_order_relaxed);
+}
+
+/* Under the lock. True when this outcome leaves the node out. */
+static bool condemns(struct qml_node *node, qmla_status_t outcome, int64_t given_ns)
+{
+	int64_t fair =
+		node->settings->call_ns < FAIR_TIME_NS ? node->settings->call_ns : FAIR_TIME_NS;
+
+	if (outcome == QMLA_ERR_UNAVAILABLE)
+		return true;
+	if (outcome != QMLA_ERR_DEADLINE)
+		return false;
+	return given_ns >= fair || ++node->unanswered >= PATIENCE;
+}
+
+void qml_node_judge(struct qml_node *node, qmla_status_t outcome, int64_t given_ns)
+{
+	struct qml_link *dropped = NULL;
+	bool left_out, was_out;
+
+	if (outcome == QMLA_ERR_CANCELLED)
+		return; /* says nothing about the node */
+	pthread_mutex_lock(&node->lock);
+	was_out = !qml_node_usable(node);
+	left_out = condemns(node, outcome, given_ns);
+	if (left_out) {
+		dropped = node->link;
+		node->link = NULL;
+		atomic_store_explicit(&node->health, outcome, memory_order_relaxed);
+	} else if (outcome != QMLA_ERR_DEADLINE) {
+		node->unanswered = 0;
+		atomic_store_explicit(&node->health, QMLA_OK, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&node->lock);
+	qml_link_put(dropped);
+	if (left_out && !was_out) {
+		qmc_warn("client", "node %s is left out (%s) and probed every %lld ms", node->name,
+			 qmla_status_text(outcome),
+			 (long long)(node->settings->probe_ns / QMC_NS_PER_MS));
+		node->lost(node->lost_user);
+	} else if (was_out && !left_out && outcome != QMLA_ERR_DEADLINE) {
+		qmc_info("client", "node %s is back", node->name);
+	}
+}
+
+struct qml_link *qml_node_link(struct qml_node *node)
+{
+	struct qml_link *link;
+
+	pthread_mutex_lock(&node->lock);
+	link = node->link ? qml_link_get(node->link) : NULL;
+	pthread_mutex_unlock(&node->lock);
+	return link;
+}
+
+qmla_status_t qml_node_adopt(struct qml_node *node, const Qmla__V1__ConnectResponse *response)
+{
+	struct qml_link *made, *dropped;
+	qmla_status_t status = qml_link_create(node->settings, response, &made);
+
+	if (status != QMLA_OK)
+		return status;
+	pthread_mutex_lock(&node->lock);
+	if (node->link && node->link->incarnation == made->incarnation &&
+	    node->link->ops == made->ops) {
+		dropped = made; /* two threads connected at once: keep the first one's stock */
+	} else {
+		dropped = node->link;
+		node->link = made;
+	}
+	pthread_mutex_unlock(&node->lock);
+	qml_link_put(dropped);
+	return QMLA_OK;
+}
+
+void qml_node_forget(struct qml_node *node, uint64_t incarnation)
+{
+	struct qml_link *dropped = NULL;
+
+	pthread_mutex_lock(&node->lock);
+	if (node->link && node->link->incarnation == incarnation) {
+		dropped = node->link;
+		node->link = NULL;
+	}
+	pthread_mutex_unlock(&node->lock);
+	qml_link_put(dropped);
+}
+
+bool qml_node_ruled_out(const struct qml_node *node, const struct qmt_transport_ops *ops)
+{
+	return atomic_load_explicit(&node->ruled_out, memory_order_relaxed) == ops;
+}
+
+bool qml_node_rule_out(struct qml_node *node, const struct qmt_transport_ops *ops)
+{
+	struct qml_link *dropped = NULL;
+
+	if (node->settings->transport[0] || ops == &qmt_tcp_ops)
+		return false;
+	if (!qml_node_ruled_out(node, ops))
+		qmc_warn("client", "node %s cannot be reached by %s from here; using tcp",
+			 node->name, ops->name);
+	atomic_store_explicit(&node->ruled_out, ops, memory_order_relaxed);
+	pthread_mutex_lock(&node->lock);
+	if (node->link && node->link->ops == ops) {
+		dropped = node->link;
+		node->link = NULL;
+	}
+	pthread_mutex_unlock(&node->lock);
+	qml_link_put(dropped);
+	return true;
+}
