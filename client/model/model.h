@@ -38,6 +38,7 @@ struct qmw_model_options {
 	enum qmw_cache_kind cache; /**< default packed */
 	bool ignore_calibration;   /**< run without quantmla.json */
 	bool round_bf16;           /**< round activations where a BF16 implementation does */
+	uint32_t threads;          /**< of each context; 0: the processors this process may use */
 };
 
 struct qmw_model_info {

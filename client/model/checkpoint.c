@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/model/checkpoint.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/model/file.h"
+#include "client/model/safetensors.h"
+#include "common/log.h"
+
+#define COMPONENT   "model"
+#define INDEX_NAME  "model.safetensors.index.json"
+#define SINGLE_NAME "model.safetensors"
+#define INDEX_LIMIT ((size_t)256 << 20)
+#define FILES_MAX   4096u
+
+struct qmw_checkpoint {
+	char *directory;
+	uint32_t count;
+	char **names; /**< ascending */
+	struct qmw_safetensors **files;
+	json_t *map; /**< tensor → file name, NULL for a single file */
+	uint8_t digest[QMC_SHA256_BYTES];
+};
+
+/* A plain name inside the directory: an index must not reach elsewhere. */
+static bool is_plain_name(const char *name)
+{
+	return name[0] && name[0] != '.' && !strchr(name, '/') && strlen(name) <= 255;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static qmla_status_t add_name(struct qmw_checkpoint *self, const char *name)
+{
+	for (uint32_t i = 0; i < self->count; i++)
+		if (strcmp(self->names[i], name) == 0)
+			return QMLA_OK;
+	if (self->count == FILES_MAX) {
+		qmc_error(COMPONENT, "%s/%s names more than %u shards", self->directory, INDEX_NAME,
+			  FILES_MAX);
+		return QMLA_ERR_TOO_LARGE;
+	}
+	self->names[self->count] = strdup(name);
+	if (!self->names[self->count])
+		return QMLA_ERR_NO_MEMORY;
+	self->count++;
+	return QMLA_OK;
+}
+
+static qmla_status_t read_weight_map(struct qmw_checkpoint *self)
+{
+	const char *tensor;
+	json_t *file;
+
+	if (!json_is_object(self->map) || json_object_size(self->map) == 0) {
+		qmc_error(COMPONENT, "%s/%s has no \"weight_map\" object", self->directory,
+			  INDEX_NAME);
+		return QMLA_ERR_FORMAT;
+	}
+	json_object_foreach (self->map, tensor, file) {
+		const char *name = json_string_value(file);
+		qmla_status_t status;
+
+		if (!name || !is_plain_name(name)) {
+			qmc_error(COMPONENT,
+				  "%s/%s: tensor %.200s: the shard is no plain file name",
+				  self->directory, INDEX_NAME, tensor);
+			return QMLA_ERR_FORMAT;
+		}
+		status = add_name(self, name);
+		if (status)
+			return status;
+	}
+	qsort(self->names, self->count, sizeof(*self->names), compare_names);
+	return QMLA_OK;
+}
+
+static qmla_status_t read_index(struct qmw_checkpoint *self, const char *path)
+{
+	json_error_t error;
+	json_t *root;
+	void *text;
+	size_t length;
+	qmla_status_t status = qmw_file_read(path, INDEX_LIMIT, &text, &length);
+
+	if (status)
+		return status;
+	root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+	free(text);
+	if (!root) {
+		qmc_error(COMPONENT, "%s: line %d: %s", path, error.line, error.text);
+		return QMLA_ERR_FORMAT;
+	}
+	self->map = json_incref(json_object_get(root, "weight_map"));
+	json_decref(root);
+	return read_weight_map(self);
+}
+
+static qmla_status_t list_files(struct qmw_checkpoint *self)
+{
+	char *single = qmw_path_join(self->directory, SINGLE_NAME);
+	char *index = qmw_path_join(self->directory, INDEX_NAME);
+	qmla_status_t status = QMLA_ERR_NO_MEMORY;
+
+	if (!single || !index)
+		goto out;
+	if (qmw_file_exists(single)) {
+		status = add_name(self, SINGLE_NAME);
+	} else if (qmw_file_exists(index)) {
+		status = read_index(self, index);
+	} else {
+		qmc_error(COMPONENT, "%s: neither %s nor %s is there; is it a checkpoint directory?",
+			  self->directory, SINGLE_NAME, INDEX_NAME);
+		status = QMLA_ERR_NOT_FOUND;
+	}
+out:
+	free(single);
+	free(index);
+	return status;
+}
+
+static qmla_status_t open_file(struct qmw_checkpoint *self, uint32_t i)
+{
+	char *path = qmw_path_join(self->directory, self->names[i]);
+	qmla_status_t status;
+
+	if (!path)
+		return QMLA_ERR_NO_MEMORY;
+	status = qmw_safetensors_open(path, &self->files[i]);
+	free(path);
+	return status;
+}
+
+static qmla_status_t open_files(struct qmw_checkpoint *self)
+{
+	uint8_t *digests = malloc((size_t)self->count * QMC_SHA256_BYTES);
+	qmla_status_t status = digests ? QMLA_OK : QMLA_ERR_NO_MEMORY;
+
+	for (uint32_t i = 0; i < self->count && !status; i++) {
+		status = open_file(self, i);
+		if (!status)
+			status = qmw_safetensors_digest(self->files[i],
+							digests + (size_t)i * QMC_SHA256_BYTES);
+	}
+	if (!status)
+		status = qmc_sha256(digests, (size_t)self->count * QMC_SHA256_BYTES, self->digest);
+	free(digests);
+	return status;
+}
+
+qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint **checkpoint)
+{
+	struct qmw_checkpoint *self = calloc(1, sizeof(*self));
+	qmla_status_t status = QMLA_ERR_NO_MEMORY;
+
+	if (!self)
+		return QMLA_ERR_NO_MEMORY;
+	self->directory = strdup(directory);
+	self->names = calloc(FILES_MAX, sizeof(*self->names));
+	self->files = calloc(FILES_MAX, sizeof(*self->files));
+	if (self->directory && self->names && self->files)
+		status = list_files(self);
+	if (!status)
+		status = open_files(self);
+	if (status) {
+		qmw_checkpoint_close(self);
+		return status;
+	}
+	*checkpoint = self;
+	return QMLA_OK;
+}
+
+void qmw_checkpoint_close(struct qmw_checkpoint *checkpoint)
+{
+	if (!checkpoint)
+		return;
+	for (uint32_t i = 0; i < checkpoint->count; i++) {
+		qmw_safetensors_close(checkpoint->files ? checkpoint->files[i] : NULL);
+		free(checkpoint->names[i]);
+	}
+	json_decref(checkpoint->map);
+	free(checkpoint->names);
+	free(checkpoint->files);
+	free(checkpoint->directory);
+	free(checkpoint);
+}
+
+void qmw_checkpoint_digest(const struct qmw_checkpoint *checkpoint,
+			   uint8_t digest[QMC_SHA256_BYTES])
+{
+	memcpy(digest, checkpoint->digest, QMC_SHA256_BYTES);
+}
+
+/* The file that should hold @p name: the index says which, or the only one. */
+static const struct qmw_safetensors *file_of(const struct qmw_checkpoint *self, const char *name)
+{
+	const char *file;
+
+	if (!self->map)
+		return self->files[0];
+	file = json_string_value(json_object_get(self->map, name));
+	for (uint32_t i = 0; file && i < self->count; i++)
+		if (strcmp(self->names[i], file) == 0)
+			return self->files[i];
+	return NULL;
+}
+
+bool qmw_checkpoint_has(const struct qmw_checkpoint *checkpoint, const char *name)
+{
+	const struct qmw_safetensors *file = file_of(checkpoint, name);
+
+	return file && qmw_safetensors_find(file, name);
+}
+
+qmla_status_t qmw_tensor_check_shape(const struct qmw_tensor *tensor, const char *path,
+				     uint64_t rows, uint64_t columns)
+{
+	uint64_t wanted[2] = {rows, columns};
+	uint32_t rank = columns ? 2 : 1;
+	char is[192], should[192];
+
+	if (tensor->rank == rank && tensor->shape[0] == rows &&
+	    (rank == 1 || tensor->shape[1] == columns))
+		return QMLA_OK;
+	qmw_shape_format(tensor->shape, tensor->rank, is);
+	qmw_shape_format(wanted, rank, should);
+	qmc_error(COMPONENT,
+		  "%s: tensor %s has shape %s, but config.json asks for %s: they do not belong "
+		  "together",
+		  path, tensor->name, is, should);
+	return QMLA_ERR_FORMAT;
+}
+
+qmla_status_t qmw_checkpoint_read(const struct qmw_checkpoint *checkpoint, const char *name,
+				  uint64_t rows, uint64_t columns, float **values)
+{
+	const struct qmw_safetensors *file = file_of(checkpoint, name);
+	const struct qmw_tensor *tensor = file ? qmw_safetensors_find(file, name) : NULL;
+	qmla_status_t status;
+	float *buffer;
+
+	if (!tensor) {
+		qmc_error(COMPONENT, "%s: tensor %s is missing%s",
+			  file ? qmw_safetensors_path(file) : checkpoint->directory, name,
+			  file ? "" : " from the index");
+		return QMLA_ERR_NOT_FOUND;
+	}
+	status = qmw_tensor_check_shape(tensor, qmw_safetensors_path(file), rows, columns);
+	if (status)
+		return status;
+	buffer = malloc(tensor->elements * sizeof(*buffer) + 1);
+	if (!buffer)
+		return QMLA_ERR_NO_MEMORY;
+	status = qmw_tensor_to_float(tensor, qmw_safetensors_path(file), buffer);
+	if (status) {
+		free(buffer);
+		return status;
+	}
+	*values = buffer;
+	return QMLA_OK;
+}

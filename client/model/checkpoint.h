@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * The weight files of a checkpoint directory: model.safetensors, or the shards
+ * that model.safetensors.index.json names. All headers are checked on opening.
+ */
+#ifndef QMW_CHECKPOINT_H
+#define QMW_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <qmla/status.h>
+
+#include "common/digest.h"
+
+struct qmw_checkpoint;
+
+/** Logs the file at fault. QMLA_ERR_NOT_FOUND (no weights, a shard or a tensor missing), and what safetensors.h gives. */
+qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint **checkpoint);
+void qmw_checkpoint_close(struct qmw_checkpoint *checkpoint); /**< accepts NULL */
+
+/** SHA-256 over the SHA-256 digests of the weight files in ascending order of their names. */
+void qmw_checkpoint_digest(const struct qmw_checkpoint *checkpoint,
+			   uint8_t digest[QMC_SHA256_BYTES]);
+
+bool qmw_checkpoint_has(const struct qmw_checkpoint *checkpoint, const char *name);
+
+/**
+ * Reads tensor @p name as float32 into malloc'ed @p values after checking that
+ * its shape is [@p rows, @p columns], or [@p rows] when @p columns is 0. Logs the
+ * tensor. QMLA_ERR_NOT_FOUND, QMLA_ERR_FORMAT (other shape), QMLA_ERR_UNSUPPORTED
+ * (dtype), QMLA_ERR_CORRUPT (not finite), QMLA_ERR_NO_MEMORY.
+ */
+qmla_status_t qmw_checkpoint_read(const struct qmw_checkpoint *checkpoint, const char *name,
+				  uint64_t rows, uint64_t columns, float **values);
+
+/** Checks a tensor's shape as qmw_checkpoint_read does, for one file. Logs. */
+struct qmw_tensor;
+qmla_status_t qmw_tensor_check_shape(const struct qmw_tensor *tensor, const char *path,
+				     uint64_t rows, uint64_t columns);
+
+#endif /* QMW_CHECKPOINT_H */

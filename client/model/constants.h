@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * The calibration beside a checkpoint: quantmla.json (what it is, which weights
+ * it belongs to) and quantmla.safetensors (arrays of each layer, all optional):
+ *
+ *   layers.{i}.content_mean      [d_c]        in cache coordinates
+ *   layers.{i}.rope_mean         [d_r]        before RoPE
+ *   layers.{i}.content_feedback  [d_c, d_c]   unit lower triangular
+ *   layers.{i}.content_weight    [d_c]        positive
+ *   layers.{i}.rope_feedback     [d_r, d_r]   unit lower triangular
+ *   layers.{i}.rope_weight       [d_r]        positive
+ *   layers.{i}.content_rotation  [d_c, d_c]   orthogonal, with content_rotation "matrix"
+ *   layers.{i}.rope_scale        [d_r / 2]    positive
+ *
+ * Latents are cached as z = u R; R is the identity, the normalised Sylvester
+ * Hadamard matrix, or the layer's own.
+ */
+#ifndef QMW_CONSTANTS_H
+#define QMW_CONSTANTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <qmla/status.h>
+
+#include "client/model/config.h"
+#include "common/digest.h"
+
+enum qmw_rotation { QMW_ROTATION_IDENTITY, QMW_ROTATION_HADAMARD, QMW_ROTATION_MATRIX };
+
+/** Any pointer may be NULL: identity, zero, plain rounding. All owned. */
+struct qmw_layer_constants {
+	float *content_mean, *rope_mean;
+	float *content_feedback, *content_weight;
+	float *rope_feedback, *rope_weight;
+	float *content_rotation, *rope_scale;
+};
+
+struct qmw_constants {
+	bool present; /**< false: nothing was there, every layer is plain */
+	char recipe[96];
+	enum qmw_rotation rotation;
+	uint8_t model_digest[QMC_SHA256_BYTES]; /**< the weights it was made for */
+	uint8_t digest[QMC_SHA256_BYTES];       /**< of both files; zero when not present */
+	uint32_t count;
+	struct qmw_layer_constants *layers;
+};
+
+/** Reads quantmla.json's text only; fills recipe, rotation and model_digest. Logs the key at fault. */
+qmla_status_t qmw_constants_parse(const char *text, size_t length, const char *label,
+				  struct qmw_constants *constants);
+
+/**
+ * Reads both files of @p directory and checks them: shapes and layers against
+ * @p config, the weights' digest against @p weights_digest
+ * (QMLA_ERR_IDENTITY_MISMATCH), triangular and orthogonal form, finite values.
+ * Without quantmla.json, or with @p ignore, all is plain. Logs what is wrong.
+ */
+qmla_status_t qmw_constants_open(const char *directory, const struct qmw_config *config,
+				 const uint8_t weights_digest[QMC_SHA256_BYTES], bool ignore,
+				 struct qmw_constants *constants);
+void qmw_constants_close(struct qmw_constants *constants); /**< accepts a zeroed one */
+
+#endif /* QMW_CONSTANTS_H */

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/model/forward.h"
+
+#include <string.h>
+
+#include "client/model/numeric.h"
+
+static void embed(struct qmw_context *context, const struct qmw_forward_item *items,
+		  uint32_t count)
+{
+	const struct qmw_config *c = &context->model->config;
+	uint32_t row = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		for (uint32_t t = 0; t < items[i].count; t++, row++)
+			memcpy(context->hidden + (size_t)row * c->hidden,
+			       context->model->weights.embedding +
+				       (size_t)items[i].tokens[t] * c->hidden,
+			       c->hidden * sizeof(float));
+	}
+}
+
+static void fill_angles(struct qmw_context *context)
+{
+	const struct qmw_model *model = context->model;
+	uint32_t pairs = model->config.rope_dim / 2;
+
+	for (uint32_t r = 0; r < context->rows; r++) {
+		const struct qmw_span *span = &context->spans[context->row_span[r]];
+		float *cosines = context->cosines + (size_t)r * pairs;
+		float *sines = context->sines + (size_t)r * pairs;
+
+		qmw_rope_angles(&model->rope,
+				span->total - span->count + (r - span->first_row), cosines, sines);
+		/* The V3 implementation rounds the table, the V2 one multiplies in float32. */
+		qmw_round_rows(model->options.round_bf16 && model->config.v3, cosines, pairs);
+		qmw_round_rows(model->options.round_bf16 && model->config.v3, sines, pairs);
+	}
+}
+
+/* What is left of the layer before, and the beginning of this one, for one tile. */
+static void tile_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+	uint32_t first = index * QMW_TILE_ROWS;
+	uint32_t count = context->rows - first < QMW_TILE_ROWS ? context->rows - first
+							       : QMW_TILE_ROWS;
+
+	if (context->layer > 0)
+		qmw_layer_finish(context, &context->lanes[thread], context->layer - 1, first,
+				 count);
+	if (context->layer < context->model->config.layers)
+		qmw_layer_begin(context, &context->lanes[thread], first, count);
+}
+
+static void pack_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+	const struct qmw_span *span = &context->spans[index];
+
+	if (qmw_span_fills(span))
+		qmw_attention_pack(context, &context->lanes[thread], span);
+}
+
+/* Last first: the spans with the longest past, so that the threads end together. */
+static void attention_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+
+	qmw_attention_run(context, &context->lanes[thread],
+			  &context->spans[context->span_count - 1 - index]);
+}
+
+static qmla_status_t failure(const struct qmw_context *context)
+{
+	return (qmla_status_t)atomic_load_explicit(&context->status, memory_order_relaxed);
+}
+
+static void run_tiles(struct qmw_context *context)
+{
+	qmw_team_run(context->team, (context->rows + QMW_TILE_ROWS - 1) / QMW_TILE_ROWS, tile_task,
+		     context);
+}
+
+static qmla_status_t run_layers(struct qmw_context *context)
+{
+	const struct qmw_model *model = context->model;
+	bool alone = context->rows <= QMW_TILE_ROWS;
+
+	for (uint32_t i = 0; i < model->config.layers; i++) {
+		context->layer = i;
+		context->alone = alone;
+		run_tiles(context);
+		context->alone = context->span_count == 1;
+		if (model->options.cache == QMW_CACHE_PACKED)
+			qmw_team_run(context->team, context->span_count, pack_task, context);
+		if (failure(context))
+			return failure(context);
+		qmw_team_run(context->team, context->span_count, attention_task, context);
+		if (failure(context))
+			return failure(context);
+	}
+	context->layer = model->config.layers;
+	context->alone = alone;
+	run_tiles(context);
+	return QMLA_OK;
+}
+
+/* Final norm and head for @p count of the wanted rows. */
+static void compute_logits(struct qmw_context *context, uint32_t first, uint32_t count)
+{
+	const struct qmw_model *model = context->model;
+	uint32_t hidden = model->config.hidden, vocab = model->config.vocab;
+	float *x = context->lanes[0].x;
+
+	for (uint32_t i = 0; i < count; i++)
+		qmw_rms_norm(context->hidden + (size_t)context->wanted[first + i].row * hidden,
+			     model->weights.norm, model->config.norm_eps, hidden,
+			     model->options.round_bf16, x + (size_t)i * hidden);
+	qmw_context_product(context, &model->weights.head, x, hidden, count, context->logits,
+			    vocab);
+	qmw_round_rows(model->options.round_bf16, context->logits, (size_t)count * vocab);
+	for (uint32_t i = 0; i < count; i++)
+		memcpy(context->wanted[first + i].logits, context->logits + (size_t)i * vocab,
+		       vocab * sizeof(float));
+}
+
+qmla_status_t qmw_model_forward(const struct qmw_model *model, struct qmw_context *context,
+				const struct qmk_pool *pool, const struct qmw_forward_item *items,
+				uint32_t count)
+{
+	qmla_status_t status;
+
+	if (context->model != model || count == 0)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	status = qmw_plan(context, pool, items, count);
+	if (status)
+		return status;
+	atomic_store_explicit(&context->status, QMLA_OK, memory_order_relaxed);
+	embed(context, items, count);
+	fill_angles(context);
+	status = run_layers(context);
+	if (status)
+		return status;
+	context->alone = true;
+	for (uint32_t i = 0; i < context->wanted_count; i += QMW_LOGIT_ROWS)
+		compute_logits(context, i,
+			       context->wanted_count - i < QMW_LOGIT_ROWS ? context->wanted_count - i
+									  : QMW_LOGIT_ROWS);
+	qmw_plan_commit(context, items, count);
+	return QMLA_OK;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * The steps of a forward call. A call's rows are the items' tokens in order;
+ * "tiles" are 64 consecutive rows, of whatever sequences; "spans" are the parts
+ * of one sequence's block. A row's result depends on neither division.
+ */
+#ifndef QMW_FORWARD_H
+#define QMW_FORWARD_H
+
+#include "client/model/internal.h"
+
+#define QMW_LOGIT_ROWS 16u
+
+/**
+ * Checks the items (logs what is wrong: QMLA_ERR_INVALID_ARGUMENT) and fills the
+ * context's rows, spans and wanted logits. Changes no sequence.
+ */
+qmla_status_t qmw_plan(struct qmw_context *context, const struct qmk_pool *pool,
+		       const struct qmw_forward_item *items, uint32_t count);
+
+/** Makes the call's tokens part of their sequences. */
+void qmw_plan_commit(struct qmw_context *context, const struct qmw_forward_item *items,
+		     uint32_t count);
+
+/** Input norm, queries and cache rows of rows [first, first + count) in the context's layer. */
+void qmw_layer_begin(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		     uint32_t count);
+
+/** Output projection, residual and MLP of layer @p layer for those rows. */
+void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32_t layer,
+		      uint32_t first, uint32_t count);
+
+/** Packs the span's block, when it fills, into its slot. */
+void qmw_attention_pack(struct qmw_context *context, struct qmw_lane *lane,
+			const struct qmw_span *span);
+
+/** Attention of the span's rows: from context->query to context->heads. */
+void qmw_attention_run(struct qmw_context *context, struct qmw_lane *lane,
+		       const struct qmw_span *span);
+
+/** The middle of it over the float32 cache, with BLAS: from query_content and query_rope to mixed. */
+qmla_status_t qmw_attention_float(struct qmw_context *context, struct qmw_lane *lane,
+				  const struct qmw_span *span);
+
+#endif /* QMW_FORWARD_H */

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * Weight matrices packed for products whose every output row depends on its own
+ * input row only: element (m, n) is one chain of fused multiply-adds over k in
+ * order, whatever the number of rows in the call. The cache rule (model.h) rests
+ * on this: a prefix computed in one piece, in chunks or one token at a time has
+ * the same bits. A BLAS does not promise that (its kernels differ by the shape).
+ */
+#ifndef QMW_MATRIX_H
+#define QMW_MATRIX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <qmla/status.h>
+
+#define QMW_PANEL 16u
+
+struct qmw_matrix {
+	uint32_t outputs; /**< N */
+	uint32_t inputs;  /**< K */
+	uint32_t panels;  /**< ceil(N / 16) */
+	float *values;    /**< [panels][K][16], zero behind N; 64-byte aligned; owned */
+	float *bias;      /**< [panels * 16] or NULL; owned */
+};
+
+/**
+ * Packs @p weights [N][K] (row-major, row stride @p stride) and @p bias [N] or
+ * NULL into @p matrix, which owns its copy. QMLA_ERR_NO_MEMORY.
+ */
+qmla_status_t qmw_matrix_init(struct qmw_matrix *matrix, uint32_t outputs, uint32_t inputs,
+			      const float *weights, size_t stride, const float *bias);
+void qmw_matrix_fini(struct qmw_matrix *matrix); /**< accepts a zeroed structure */
+
+/**
+ * Y[r][n] = sum_k X[r][k] W[n][k] + bias[n] for @p rows rows and the outputs of
+ * panels [first, last). Strides in elements. Any thread; does not allocate.
+ */
+void qmw_matrix_apply(const struct qmw_matrix *matrix, uint32_t first, uint32_t last,
+		      const float *x, size_t x_stride, uint32_t rows, float *y, size_t y_stride);
+
+#endif /* QMW_MATRIX_H */

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file A model's weights in memory: float32, transforms fused, packed for matrix.h. */
+#ifndef QMW_WEIGHTS_H
+#define QMW_WEIGHTS_H
+
+#include <stdint.h>
+
+#include <qmla/status.h>
+
+#include "client/model/checkpoint.h"
+#include "client/model/config.h"
+#include "client/model/constants.h"
+#include "client/model/matrix.h"
+#include "client/model/rope.h"
+#include "kernels/ops.h"
+
+struct qmw_layer {
+	float *input_norm, *post_norm; /**< [hidden] */
+	struct qmw_matrix query;       /**< hidden → H (d_n + d_r); unused with q_lora */
+	struct qmw_matrix query_a;     /**< hidden → q_rank */
+	float *query_norm;             /**< [q_rank] */
+	struct qmw_matrix query_b;     /**< q_rank → H (d_n + d_r) */
+	struct qmw_matrix kv_a;        /**< hidden → d_c + d_r, rotated */
+	struct qmw_matrix *key_up;     /**< [H]: d_n → d_c, W_UK absorbed */
+	struct qmw_matrix *value_up;   /**< [H]: d_c → d_v */
+	struct qmw_matrix output;      /**< H d_v → hidden */
+	struct qmw_matrix gate_up;     /**< hidden → 2 intermediate: gates, then ups */
+	struct qmw_matrix down;        /**< intermediate → hidden */
+};
+
+struct qmw_weights {
+	uint32_t layers, heads;
+	float *embedding; /**< [vocab][hidden] */
+	float *norm;      /**< [hidden] */
+	struct qmw_matrix head; /**< hidden → vocab */
+	struct qmw_layer *layer; /**< [layers] */
+	uint64_t parameters;     /**< elements read */
+};
+
+/** Reads, checks, fuses and packs everything that @p config asks for. Logs what is wrong. */
+qmla_status_t qmw_weights_load(const struct qmw_checkpoint *checkpoint,
+			       const struct qmw_config *config,
+			       const struct qmw_constants *constants, const struct qmw_rope *rope,
+			       struct qmw_weights *weights);
+void qmw_weights_free(struct qmw_weights *weights); /**< accepts a zeroed structure */
+
+#endif /* QMW_WEIGHTS_H */
