@@ -99,8 +99,8 @@ static qmla_status_t attend(struct qmw_context *context, struct qmw_lane *lane,
 	if (packed && context->pool)
 		args.pool = *context->pool;
 	if (!packed)
-		sequence.recent_rows -= (size_t)span->block * QMK_PAGE_TOKENS *
-					qmw_model_width(model);
+		sequence.recent_rows -=
+			(size_t)span->block * QMK_PAGE_TOKENS * qmw_model_width(model);
 	args.workspace_bytes = model->ops->attend_workspace(&args);
 	if (args.workspace_bytes) {
 		args.workspace = qmw_lane_workspace(lane, args.workspace_bytes);

@@ -36,8 +36,8 @@ static void attend_row(const struct qmw_context *context, struct qmw_lane *lane,
 		    keys + content, width, 1, scores, n);
 	for (uint32_t h = 0; h < c->heads; h++)
 		softmax(scores + (size_t)h * total, total, context->model->rope.softmax_scale);
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, heads, content, n, 1, scores, n, keys,
-		    width, 0, lane->mixed + (size_t)row * c->heads * c->content_dim, content);
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, heads, content, n, 1, scores, n,
+		    keys, width, 0, lane->mixed + (size_t)row * c->heads * c->content_dim, content);
 }
 
 qmla_status_t qmw_attention_float(struct qmw_context *context, struct qmw_lane *lane,

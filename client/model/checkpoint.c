@@ -63,7 +63,8 @@ static qmla_status_t read_weight_map(struct qmw_checkpoint *self)
 			  INDEX_NAME);
 		return QMLA_ERR_FORMAT;
 	}
-	json_object_foreach (self->map, tensor, file) {
+	json_object_foreach(self->map, tensor, file)
+	{
 		const char *name = json_string_value(file);
 		qmla_status_t status;
 
@@ -115,7 +116,8 @@ static qmla_status_t list_files(struct qmw_checkpoint *self)
 	} else if (qmw_file_exists(index)) {
 		status = read_index(self, index);
 	} else {
-		qmc_error(COMPONENT, "%s: neither %s nor %s is there; is it a checkpoint directory?",
+		qmc_error(COMPONENT,
+			  "%s: neither %s nor %s is there; is it a checkpoint directory?",
 			  self->directory, SINGLE_NAME, INDEX_NAME);
 		status = QMLA_ERR_NOT_FOUND;
 	}

@@ -16,7 +16,8 @@
 
 struct qmw_checkpoint;
 
-/** Logs the file at fault. QMLA_ERR_NOT_FOUND (no weights, a shard or a tensor missing), and what safetensors.h gives. */
+/** Logs the file at fault. QMLA_ERR_NOT_FOUND (no weights, a shard or a tensor missing), and what
+ * safetensors.h gives. */
 qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint **checkpoint);
 void qmw_checkpoint_close(struct qmw_checkpoint *checkpoint); /**< accepts NULL */
 

@@ -114,9 +114,9 @@ static void read_model_type(struct reader *r, struct qmw_config *config)
 		return;
 	}
 	snprintf(config->architecture, sizeof(config->architecture), "%s",
-		 name            ? name
-		 : config->v3    ? "DeepseekV3ForCausalLM"
-				 : "DeepseekV2ForCausalLM");
+		 name         ? name
+		 : config->v3 ? "DeepseekV3ForCausalLM"
+			      : "DeepseekV2ForCausalLM");
 }
 
 static void read_geometry(struct reader *r, struct qmw_config *c)
@@ -134,8 +134,7 @@ static void read_geometry(struct reader *r, struct qmw_config *c)
 	c->q_rank = read_count(r, "q_lora_rank", 0, 1, DIM_MAX);
 	if (!r->status && c->rope_dim % 2)
 		fail(r, QMLA_ERR_FORMAT, "qk_rope_head_dim", "must be even");
-	if (!r->status &&
-	    read_count(r, "num_key_value_heads", c->heads, 1, 1024) != c->heads)
+	if (!r->status && read_count(r, "num_key_value_heads", c->heads, 1, 1024) != c->heads)
 		fail(r, QMLA_ERR_UNSUPPORTED, "num_key_value_heads",
 		     "differs from num_attention_heads, which MLA does not have");
 }
@@ -153,7 +152,8 @@ static void read_switches(struct reader *r, struct qmw_config *c)
 		fail(r, QMLA_ERR_UNSUPPORTED, "hidden_act", "is not \"silu\"");
 	if (value_of(r->root, "quantization_config"))
 		fail(r, QMLA_ERR_UNSUPPORTED, "quantization_config",
-		     "is set: quantised weights are not supported, use a BF16, F16 or F32 checkpoint");
+		     "is set: quantised weights are not supported, use a BF16, F16 or F32 "
+		     "checkpoint");
 }
 
 /* Layers from first_k_dense_replace on are MoE, unless the model has no experts. */
@@ -189,8 +189,7 @@ static void read_yarn(struct reader *r, const json_t *rope, struct qmw_config *c
 {
 	struct qmw_yarn *yarn = &c->yarn;
 	const json_t *truncate = value_of(rope, "truncate");
-	double original =
-		read_number(r, r->root, "original_max_position_embeddings", 0, 1, 1e12);
+	double original = read_number(r, r->root, "original_max_position_embeddings", 0, 1, 1e12);
 
 	yarn->enabled = true;
 	yarn->original_max_position =

@@ -242,8 +242,10 @@ static qmla_status_t read_layers(const char *directory, const struct qmw_config 
 	qmla_status_t status = path ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 
 	if (!status && !qmw_file_exists(path)) {
-		qmc_error(COMPONENT, "%s is missing beside " JSON_NAME "; copy it, or run with "
-			  "--ignore-calibration", path);
+		qmc_error(COMPONENT,
+			  "%s is missing beside " JSON_NAME "; copy it, or run with "
+			  "--ignore-calibration",
+			  path);
 		status = QMLA_ERR_NOT_FOUND;
 	}
 	if (!status)

@@ -48,7 +48,8 @@ struct qmw_constants {
 	struct qmw_layer_constants *layers;
 };
 
-/** Reads quantmla.json's text only; fills recipe, rotation and model_digest. Logs the key at fault. */
+/** Reads quantmla.json's text only; fills recipe, rotation and model_digest. Logs the key at fault.
+ */
 qmla_status_t qmw_constants_parse(const char *text, size_t length, const char *label,
 				  struct qmw_constants *constants);
 

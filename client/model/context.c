@@ -27,15 +27,15 @@ static bool allocate_lane(const struct qmw_config *c, struct qmw_lane *lane)
 	size_t heads = (size_t)QMW_TILE_ROWS * c->heads;
 
 	lane->x = allocate((size_t)QMW_TILE_ROWS * c->hidden, sizeof(float));
-	lane->latent = allocate((size_t)QMW_TILE_ROWS * (c->content_dim + c->rope_dim),
-				sizeof(float));
+	lane->latent =
+		allocate((size_t)QMW_TILE_ROWS * (c->content_dim + c->rope_dim), sizeof(float));
 	lane->query_low = allocate((size_t)QMW_TILE_ROWS * c->q_rank, sizeof(float));
 	lane->gate_up = allocate((size_t)QMW_TILE_ROWS * 2 * c->intermediate, sizeof(float));
 	lane->query_content = allocate(heads * c->content_dim, sizeof(float));
 	lane->query_rope = allocate(heads * c->rope_dim, sizeof(float));
 	lane->mixed = allocate(heads * c->content_dim, sizeof(float));
-	return lane->x && lane->latent && lane->query_low && lane->gate_up &&
-	       lane->query_content && lane->query_rope && lane->mixed;
+	return lane->x && lane->latent && lane->query_low && lane->gate_up && lane->query_content &&
+	       lane->query_rope && lane->mixed;
 }
 
 static bool allocate_rows(const struct qmw_config *c, struct qmw_context *self)
@@ -61,8 +61,7 @@ static bool allocate_rows(const struct qmw_config *c, struct qmw_context *self)
 qmla_status_t qmw_context_create(const struct qmw_model *model, uint32_t max_tokens,
 				 struct qmw_context **context)
 {
-	uint32_t threads = model->options.threads ? model->options.threads
-						  : qmw_team_processors();
+	uint32_t threads = model->options.threads ? model->options.threads : qmw_team_processors();
 	struct qmw_context *self;
 	qmla_status_t status;
 

@@ -5,8 +5,7 @@
 
 #include "client/model/numeric.h"
 
-static void embed(struct qmw_context *context, const struct qmw_forward_item *items,
-		  uint32_t count)
+static void embed(struct qmw_context *context, const struct qmw_forward_item *items, uint32_t count)
 {
 	const struct qmw_config *c = &context->model->config;
 	uint32_t row = 0;
@@ -30,8 +29,8 @@ static void fill_angles(struct qmw_context *context)
 		float *cosines = context->cosines + (size_t)r * pairs;
 		float *sines = context->sines + (size_t)r * pairs;
 
-		qmw_rope_angles(&model->rope,
-				span->total - span->count + (r - span->first_row), cosines, sines);
+		qmw_rope_angles(&model->rope, span->total - span->count + (r - span->first_row),
+				cosines, sines);
 		/* The V3 implementation rounds the table, the V2 one multiplies in float32. */
 		qmw_round_rows(model->options.round_bf16 && model->config.v3, cosines, pairs);
 		qmw_round_rows(model->options.round_bf16 && model->config.v3, sines, pairs);
@@ -43,8 +42,8 @@ static void tile_task(void *argument, uint32_t index, uint32_t thread)
 {
 	struct qmw_context *context = argument;
 	uint32_t first = index * QMW_TILE_ROWS;
-	uint32_t count = context->rows - first < QMW_TILE_ROWS ? context->rows - first
-							       : QMW_TILE_ROWS;
+	uint32_t count =
+		context->rows - first < QMW_TILE_ROWS ? context->rows - first : QMW_TILE_ROWS;
 
 	if (context->layer > 0)
 		qmw_layer_finish(context, &context->lanes[thread], context->layer - 1, first,
@@ -145,8 +144,9 @@ qmla_status_t qmw_model_forward(const struct qmw_model *model, struct qmw_contex
 	context->alone = true;
 	for (uint32_t i = 0; i < context->wanted_count; i += QMW_LOGIT_ROWS)
 		compute_logits(context, i,
-			       context->wanted_count - i < QMW_LOGIT_ROWS ? context->wanted_count - i
-									  : QMW_LOGIT_ROWS);
+			       context->wanted_count - i < QMW_LOGIT_ROWS
+				       ? context->wanted_count - i
+				       : QMW_LOGIT_ROWS);
 	qmw_plan_commit(context, items, count);
 	return QMLA_OK;
 }

@@ -70,8 +70,8 @@ qmla_status_t qmw_fuse_kv_a(const double *rotation, uint32_t content_dim, uint32
 		return QMLA_ERR_NO_MEMORY;
 	product = wide + count;
 	cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)content_dim, (blasint)hidden,
-		    (blasint)content_dim, 1, rotation, (blasint)content_dim, wide, (blasint)hidden, 0,
-		    product, (blasint)hidden);
+		    (blasint)content_dim, 1, rotation, (blasint)content_dim, wide, (blasint)hidden,
+		    0, product, (blasint)hidden);
 	for (size_t i = 0; i < count; i++)
 		weights[i] = (float)product[i];
 	if (bias)

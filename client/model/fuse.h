@@ -31,7 +31,8 @@ qmla_status_t qmw_fuse_kv_a(const double *rotation, uint32_t content_dim, uint32
 qmla_status_t qmw_fuse_kv_b(const double *rotation, const float *gamma, uint32_t content_dim,
 			    uint32_t rows, float *weights);
 
-/** Multiplies the RoPE rows [d_r][columns] by s_j, or divides with @p divide; NULL scale: nothing. */
+/** Multiplies the RoPE rows [d_r][columns] by s_j, or divides with @p divide; NULL scale: nothing.
+ */
 void qmw_fuse_rope_rows(const struct qmw_rope *rope, const float *scale, bool divide,
 			uint32_t columns, float *rows);
 

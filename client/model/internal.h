@@ -29,7 +29,7 @@ struct qmw_model {
 	const struct qmk_ops *ops;
 	struct qmk_rope kernel_rope;
 	struct qmk_constants *attend_constants; /**< [layers] */
-	struct qmk_constants *pack_constants;   /**< [layers]: rows have their means taken already */
+	struct qmk_constants *pack_constants; /**< [layers]: rows have their means taken already */
 };
 
 /** Values of one row of the cache: d_c + d_r. */
@@ -90,22 +90,22 @@ struct qmw_context {
 	const struct qmw_model *model;
 	uint32_t max_tokens;
 	struct qmw_team *team;
-	struct qmw_lane *lanes; /**< [threads] */
-	float *hidden;          /**< [max_tokens][hidden]: the residual stream */
-	float *query;           /**< [max_tokens][H][d_n + d_r], RoPE part rotated */
-	float *heads;           /**< [max_tokens][H][d_v] */
-	float *cosines, *sines; /**< [max_tokens][d_r / 2] */
-	float *logits;          /**< [16][vocab] */
-	uint16_t *scratch;      /**< [max_tokens / 64][64][width] */
-	struct qmw_span *spans; /**< [max_tokens] */
-	uint32_t *row_span;     /**< [max_tokens]: span of a row */
+	struct qmw_lane *lanes;       /**< [threads] */
+	float *hidden;                /**< [max_tokens][hidden]: the residual stream */
+	float *query;                 /**< [max_tokens][H][d_n + d_r], RoPE part rotated */
+	float *heads;                 /**< [max_tokens][H][d_v] */
+	float *cosines, *sines;       /**< [max_tokens][d_r / 2] */
+	float *logits;                /**< [16][vocab] */
+	uint16_t *scratch;            /**< [max_tokens / 64][64][width] */
+	struct qmw_span *spans;       /**< [max_tokens] */
+	uint32_t *row_span;           /**< [max_tokens]: span of a row */
 	struct qmw_logit_row *wanted; /**< [max_tokens] */
 
 	/* Of the call at work. */
 	const struct qmk_pool *pool;
 	uint32_t rows, span_count, wanted_count, layer;
-	bool alone;            /**< one tile: the team divides each product instead */
-	_Atomic int status;    /**< first failure of a task */
+	bool alone;         /**< one tile: the team divides each product instead */
+	_Atomic int status; /**< first failure of a task */
 };
 
 struct qmw_logit_row {

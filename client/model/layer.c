@@ -43,11 +43,10 @@ static void rotate_queries(struct qmw_context *context, uint32_t first, uint32_t
 
 	for (uint32_t r = first; r < first + count; r++) {
 		for (uint32_t h = 0; h < c->heads; h++) {
-			float *q = context->query + ((size_t)r * c->heads + h) * width +
-				   c->nope_dim;
+			float *q =
+				context->query + ((size_t)r * c->heads + h) * width + c->nope_dim;
 
-			qmw_rope_rotate(&context->model->rope,
-					context->cosines + (size_t)r * pairs,
+			qmw_rope_rotate(&context->model->rope, context->cosines + (size_t)r * pairs,
 					context->sines + (size_t)r * pairs, q);
 			qmw_round_rows(round, q, c->rope_dim);
 		}
@@ -152,8 +151,9 @@ void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32
 	qmw_context_product(context, &l->gate_up, lane->x, c->hidden, count, lane->gate_up, wide);
 	qmw_round_rows(round, lane->gate_up, count * wide);
 	for (uint32_t r = 0; r < count; r++)
-		qmw_silu_product(lane->gate_up + r * wide, lane->gate_up + r * wide + c->intermediate,
-				 c->intermediate, round, lane->gate_up + r * wide);
+		qmw_silu_product(lane->gate_up + r * wide,
+				 lane->gate_up + r * wide + c->intermediate, c->intermediate, round,
+				 lane->gate_up + r * wide);
 	qmw_context_product(context, &l->down, lane->gate_up, wide, count, lane->x, c->hidden);
 	add_residual(context, lane->x, first, count);
 }

@@ -17,8 +17,8 @@ static qmla_status_t init_layout(struct qmw_model *self)
 {
 	const struct qmw_config *c = &self->config;
 	enum qmk_format format = self->options.format ? self->options.format : QMK_FORMAT_C4R4;
-	qmla_status_t status = qmk_layout_init(format, c->layers, c->content_dim, c->rope_dim,
-					       &self->layout);
+	qmla_status_t status =
+		qmk_layout_init(format, c->layers, c->content_dim, c->rope_dim, &self->layout);
 
 	if (status)
 		qmc_error(COMPONENT,
@@ -34,8 +34,8 @@ static qmla_status_t init_kernels(struct qmw_model *self)
 		     (self->options.cache == QMW_CACHE_PACKED && self->layout.rope_rotated);
 
 	self->ops = &qmk_cpu_ops;
-	self->kernel_rope = (struct qmk_rope){self->rope.pairing, self->rope.inv_freq,
-					      self->rope.amplitude};
+	self->kernel_rope =
+		(struct qmk_rope){self->rope.pairing, self->rope.inv_freq, self->rope.amplitude};
 	self->attend_constants = calloc(self->config.layers, sizeof(*self->attend_constants));
 	self->pack_constants = calloc(self->config.layers, sizeof(*self->pack_constants));
 	if (!self->attend_constants || !self->pack_constants)
@@ -44,7 +44,7 @@ static qmla_status_t init_kernels(struct qmw_model *self)
 		const struct qmw_layer_constants *l = &self->constants.layers[i];
 
 		self->attend_constants[i] = (struct qmk_constants){
-			l->content_mean,  l->rope_mean,     l->content_feedback,
+			l->content_mean,   l->rope_mean,     l->content_feedback,
 			l->content_weight, l->rope_feedback, l->rope_weight};
 		self->pack_constants[i] = self->attend_constants[i];
 		self->pack_constants[i].content_mean = NULL;

@@ -44,7 +44,7 @@ struct qmw_model_options {
 struct qmw_model_info {
 	uint32_t layers, hidden, heads, content_dim, rope_dim, nope_dim, value_dim;
 	uint32_t vocab, max_position;
-	int64_t eos;         /**< -1: none */
+	int64_t eos; /**< -1: none */
 	uint64_t parameters;
 	bool calibrated;
 	char architecture[64];
@@ -85,7 +85,8 @@ uint32_t qmw_sequence_length(const struct qmw_sequence *sequence);
  */
 uint32_t *qmw_sequence_slots(struct qmw_sequence *sequence, uint32_t *capacity);
 
-/** Declares that blocks 0 … @p blocks-1 are in the pool already (fetched): length becomes 64·blocks. Only on an empty sequence. */
+/** Declares that blocks 0 … @p blocks-1 are in the pool already (fetched): length becomes
+ * 64·blocks. Only on an empty sequence. */
 qmla_status_t qmw_sequence_adopt(struct qmw_sequence *sequence, uint32_t blocks);
 
 /** One request's part of a forward call. */
@@ -93,8 +94,8 @@ struct qmw_forward_item {
 	struct qmw_sequence *sequence;
 	const uint32_t *tokens;
 	uint32_t count;
-	bool all_logits;  /**< else those of the last token only */
-	float *logits;    /**< [count or 1][vocab], or NULL: none wanted */
+	bool all_logits; /**< else those of the last token only */
+	float *logits;   /**< [count or 1][vocab], or NULL: none wanted */
 };
 
 /**

@@ -86,8 +86,8 @@ static void add_spans(struct qmw_context *context, const struct qmw_forward_item
 
 	while (position < end) {
 		uint32_t block = position / QMK_PAGE_TOKENS;
-		uint32_t stop = (block + 1) * QMK_PAGE_TOKENS < end ? (block + 1) * QMK_PAGE_TOKENS
-								    : end;
+		uint32_t stop =
+			(block + 1) * QMK_PAGE_TOKENS < end ? (block + 1) * QMK_PAGE_TOKENS : end;
 		struct qmw_span *span = &context->spans[context->span_count];
 
 		*span = (struct qmw_span){.sequence = s,
@@ -115,8 +115,7 @@ static void add_wanted(struct qmw_context *context, const struct qmw_forward_ite
 		return;
 	for (uint32_t i = first; i < item->count; i++)
 		context->wanted[context->wanted_count++] = (struct qmw_logit_row){
-			row + i,
-			item->logits + (size_t)(i - first) * context->model->config.vocab};
+			row + i, item->logits + (size_t)(i - first) * context->model->config.vocab};
 }
 
 qmla_status_t qmw_plan(struct qmw_context *context, const struct qmk_pool *pool,

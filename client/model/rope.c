@@ -11,8 +11,7 @@ static double get_mscale(double factor, double mscale)
 /* The (real) pair whose wavelength fits the original context @p rotations times. */
 static double correction_dim(const struct qmw_config *config, double rotations)
 {
-	return config->rope_dim *
-	       log(config->yarn.original_max_position / (rotations * 2 * M_PI)) /
+	return config->rope_dim * log(config->yarn.original_max_position / (rotations * 2 * M_PI)) /
 	       (2 * log(config->rope_theta));
 }
 
@@ -39,9 +38,9 @@ static void apply_yarn(const struct qmw_config *config, struct qmw_rope *rope)
 	for (uint32_t j = 0; j < rope->dim / 2; j++) {
 		float ramp = ((float)j - (float)low) / (float)(high - low);
 		float extrapolation = rope->inv_freq[j];
-		float interpolation = 1.0f / ((float)config->yarn.factor *
-					      powf((float)config->rope_theta,
-						   (float)(2 * j) / (float)rope->dim));
+		float interpolation =
+			1.0f / ((float)config->yarn.factor *
+				powf((float)config->rope_theta, (float)(2 * j) / (float)rope->dim));
 
 		ramp = fminf(fmaxf(ramp, 0), 1);
 		rope->inv_freq[j] = interpolation * ramp + extrapolation * (1 - ramp);
@@ -66,8 +65,8 @@ void qmw_rope_init(const struct qmw_config *config, struct qmw_rope *rope)
 	*rope = (struct qmw_rope){.dim = config->rope_dim, .amplitude = 1};
 	rope->pairing = config->rope_interleave ? QMK_INTERLEAVED : QMK_HALF_SPLIT;
 	for (uint32_t j = 0; j < rope->dim / 2; j++)
-		rope->inv_freq[j] = 1.0f / powf((float)config->rope_theta,
-						(float)(2 * j) / (float)rope->dim);
+		rope->inv_freq[j] =
+			1.0f / powf((float)config->rope_theta, (float)(2 * j) / (float)rope->dim);
 	if (config->yarn.enabled) {
 		apply_yarn(config, rope);
 		rope->amplitude = (float)yarn_amplitude(&config->yarn);

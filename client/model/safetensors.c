@@ -162,7 +162,8 @@ static qmla_status_t check_cover(struct qmw_safetensors *file)
 	qsort(file->tensors, file->count, sizeof(*file->tensors), compare_begin);
 	for (uint32_t i = 0; i < file->count; i++) {
 		if (file->tensors[i].begin < end)
-			return fail(file, file->tensors[i].name, "its data overlaps another tensor");
+			return fail(file, file->tensors[i].name,
+				    "its data overlaps another tensor");
 		if (file->tensors[i].begin > end)
 			return fail(file, file->tensors[i].name, "there is a gap before its data");
 		end = file->tensors[i].end;
@@ -188,7 +189,8 @@ static qmla_status_t parse_tensors(struct qmw_safetensors *file)
 	file->tensors = calloc(entries ? entries : 1, sizeof(*file->tensors));
 	if (!file->tensors)
 		return QMLA_ERR_NO_MEMORY;
-	json_object_foreach (file->header, name, entry) {
+	json_object_foreach(file->header, name, entry)
+	{
 		qmla_status_t status;
 
 		if (strcmp(name, "__metadata__") == 0)
@@ -213,7 +215,8 @@ static qmla_status_t parse_header(struct qmw_safetensors *file)
 	}
 	header = read_u64(file->bytes);
 	if (header < 2 || header > QMW_SAFETENSORS_HEADER_MAX) {
-		qmc_error(COMPONENT, "%s: header length %" PRIu64 " is impossible: no safetensors file",
+		qmc_error(COMPONENT,
+			  "%s: header length %" PRIu64 " is impossible: no safetensors file",
 			  file->path, header);
 		return QMLA_ERR_FORMAT;
 	}

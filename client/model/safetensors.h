@@ -19,8 +19,8 @@
 
 #include "common/digest.h"
 
-#define QMW_TENSOR_RANK_MAX 8u
-#define QMW_TENSOR_NAME_MAX 512u
+#define QMW_TENSOR_RANK_MAX        8u
+#define QMW_TENSOR_NAME_MAX        512u
 #define QMW_SAFETENSORS_HEADER_MAX (UINT64_C(100) << 20)
 
 enum qmw_dtype {
@@ -44,7 +44,8 @@ struct qmw_tensor {
 
 struct qmw_safetensors;
 
-/** Reads and checks @p path. QMLA_ERR_NOT_FOUND, QMLA_ERR_IO, QMLA_ERR_FORMAT, QMLA_ERR_CORRUPT (truncated), QMLA_ERR_NO_MEMORY. */
+/** Reads and checks @p path. QMLA_ERR_NOT_FOUND, QMLA_ERR_IO, QMLA_ERR_FORMAT, QMLA_ERR_CORRUPT
+ * (truncated), QMLA_ERR_NO_MEMORY. */
 qmla_status_t qmw_safetensors_open(const char *path, struct qmw_safetensors **file);
 
 /** As open, from memory that the caller keeps; @p label stands for the path in messages. */

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 
 #define THREADS_MAX 64u
-/* Looks at the round counter before sleeping: about 20 us, the gap between two products of a decode step. */
+/* Looks at the round counter before sleeping: about 20 us, the gap between two products of a decode
+ * step. */
 #define SPINS 2000
 
 struct helper {

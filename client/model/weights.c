@@ -27,8 +27,8 @@ static void layer_name(const struct loader *l, const char *what, const char *suf
 	snprintf(name, NAME_BYTES, "model.layers.%" PRIu32 ".%s%s", l->layer, what, suffix);
 }
 
-static qmla_status_t read_named(struct loader *l, const char *name, uint64_t rows,
-				uint64_t columns, float **values)
+static qmla_status_t read_named(struct loader *l, const char *name, uint64_t rows, uint64_t columns,
+				float **values)
 {
 	qmla_status_t status = qmw_checkpoint_read(l->checkpoint, name, rows, columns, values);
 
@@ -135,7 +135,8 @@ static qmla_status_t load_kv_a(struct loader *l, struct qmw_layer *layer)
 		qmw_fuse_rope_rows(l->rope, l->constants->rope_scale, false, 1,
 				   bias + c->content_dim);
 	if (!status)
-		status = qmw_matrix_init(&layer->kv_a, outputs, c->hidden, weights, c->hidden, bias);
+		status =
+			qmw_matrix_init(&layer->kv_a, outputs, c->hidden, weights, c->hidden, bias);
 	free(weights);
 	free(bias);
 	return status;
@@ -154,8 +155,8 @@ static qmla_status_t split_head(const struct qmw_config *c, const float *rows,
 		for (uint32_t j = 0; j < c->content_dim; j++)
 			transposed[(size_t)j * c->nope_dim + d] =
 				rows[(size_t)d * c->content_dim + j];
-	status = qmw_matrix_init(key_up, c->content_dim, c->nope_dim, transposed, c->nope_dim,
-				 NULL);
+	status =
+		qmw_matrix_init(key_up, c->content_dim, c->nope_dim, transposed, c->nope_dim, NULL);
 	free(transposed);
 	if (!status)
 		status = qmw_matrix_init(value_up, c->value_dim, c->content_dim,
@@ -169,8 +170,8 @@ static qmla_status_t load_kv_b(struct loader *l, struct qmw_layer *layer)
 	const struct qmw_config *c = l->config;
 	uint32_t head_rows = c->nope_dim + c->value_dim;
 	float *gamma = NULL, *weights = NULL, *bias;
-	qmla_status_t status = read_layer_vector(l, "self_attn.kv_a_layernorm.weight",
-						 c->content_dim, &gamma);
+	qmla_status_t status =
+		read_layer_vector(l, "self_attn.kv_a_layernorm.weight", c->content_dim, &gamma);
 
 	if (!status)
 		status = read_linear(l, "self_attn.kv_b_proj", c->heads * head_rows, c->content_dim,
@@ -200,8 +201,8 @@ static qmla_status_t load_gate_up(struct loader *l, struct qmw_layer *layer)
 					   c->mlp_bias, &gate, &gate_bias);
 
 	if (!status)
-		status = read_linear(l, "mlp.up_proj", c->intermediate, c->hidden, c->mlp_bias,
-				     &up, &up_bias);
+		status = read_linear(l, "mlp.up_proj", c->intermediate, c->hidden, c->mlp_bias, &up,
+				     &up_bias);
 	if (!status) {
 		joined = malloc((2 * count + 2 * (size_t)c->intermediate) * sizeof(*joined));
 		status = joined ? QMLA_OK : QMLA_ERR_NO_MEMORY;
@@ -255,8 +256,8 @@ static qmla_status_t load_outer(struct loader *l, struct qmw_weights *w)
 {
 	const struct qmw_config *c = l->config;
 	float *head = NULL;
-	qmla_status_t status = read_named(l, "model.embed_tokens.weight", c->vocab, c->hidden,
-					  &w->embedding);
+	qmla_status_t status =
+		read_named(l, "model.embed_tokens.weight", c->vocab, c->hidden, &w->embedding);
 
 	if (!status)
 		status = read_named(l, "model.norm.weight", c->hidden, 0, &w->norm);

@@ -30,9 +30,9 @@ struct qmw_layer {
 
 struct qmw_weights {
 	uint32_t layers, heads;
-	float *embedding; /**< [vocab][hidden] */
-	float *norm;      /**< [hidden] */
-	struct qmw_matrix head; /**< hidden → vocab */
+	float *embedding;        /**< [vocab][hidden] */
+	float *norm;             /**< [hidden] */
+	struct qmw_matrix head;  /**< hidden → vocab */
 	struct qmw_layer *layer; /**< [layers] */
 	uint64_t parameters;     /**< elements read */
 };
