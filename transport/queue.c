@@ -60,18 +60,24 @@ static void complete(struct qmt_queue *queue, struct qmt_op *op, qmla_status_t s
 	list_push(&queue->completed, op);
 }
 
+bool qmt_queue_has_room(const struct qmt_queue *queue)
+{
+	uint64_t used = queue->tail - queue->head;
+
+	if (!queue->queued.head || used == QMT_WINDOW_OPS)
+		return false;
+	/* One op may be larger than the window, but then it goes alone. */
+	return used == 0 || queue->wire_bytes + queue->queued.head->length <= QMT_WINDOW_BYTES;
+}
+
 struct qmt_wire_op *qmt_queue_start(struct qmt_queue *queue)
 {
-	struct qmt_op *op = queue->queued.head;
-	uint64_t used = queue->tail - queue->head;
 	struct qmt_wire_op *wire;
+	struct qmt_op *op;
 
-	if (!op || used == QMT_WINDOW_OPS)
+	if (!qmt_queue_has_room(queue))
 		return NULL;
-	/* One op may be larger than the window, but then it goes alone. */
-	if (used > 0 && queue->wire_bytes + op->length > QMT_WINDOW_BYTES)
-		return NULL;
-	list_pop(&queue->queued);
+	op = list_pop(&queue->queued);
 	wire = &queue->wire[queue->tail++ % QMT_WINDOW_OPS];
 	*wire = (struct qmt_wire_op){
 		.op = op, .id = op->id_, .length = op->length, .access = op->access};

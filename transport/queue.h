@@ -45,6 +45,9 @@ void qmt_queue_push(struct qmt_queue *queue, struct qmt_op *op);
 /** True when no op is queued, on the wire or completed. */
 bool qmt_queue_is_empty(const struct qmt_queue *queue);
 
+/** True when qmt_queue_start would move one. */
+bool qmt_queue_has_room(const struct qmt_queue *queue);
+
 /** Moves the first queued op onto the wire; NULL when there is none or the window is full. */
 struct qmt_wire_op *qmt_queue_start(struct qmt_queue *queue);
 

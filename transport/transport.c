@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-/* In order of preference; shm refuses a server of another host. */
+/* In order of preference; shm finds only servers of its own host. */
 static const struct qmt_transport_ops *const transports[] = {
+	&qmt_shm_ops,
 	&qmt_tcp_ops,
 };
 

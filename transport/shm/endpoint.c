@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/shm/endpoint.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/status.h"
+#include "transport/queue.h"
+#include "transport/shm/mapping.h"
+#include "transport/shm/packet.h"
+#include "transport/shm/socket.h"
+#include "transport/shm/staging.h"
+
+#define PIECE_BYTES    (UINT64_C(4) << 20) /* copied between two looks at the clock */
+#define FLUSH_BYTES    (UINT64_C(1) << 20) /* moved before the server is told */
+#define FLUSH_MESSAGES 16
+
+/* What the queue does not know about an op on the wire; same ring index. */
+struct extra {
+	uint64_t region, offset;
+	uint64_t staging_cost; /* of a write */
+};
+
+struct shm_endpoint {
+	int fd;
+	bool alive;
+	struct qmt_identity peer;
+	uint64_t max_length;
+	char path[QMT_ADDRESS_TEXT_MAX];
+	struct qmt_queue queue;
+	struct extra extras[QMT_WINDOW_OPS];
+	struct qmt_mappings mappings;
+	struct qmt_staging staging;
+	bool announce; /* the server has not been given the staging memfd yet */
+	/* Messages for the server: ends of reads and new requests. */
+	uint8_t out[QMT_PACKET_BYTES];
+	size_t out_bytes;
+	uint64_t out_weight; /* bytes that moved for them */
+	/* Replies of the last packet: those before `next` are dealt with. */
+	struct qmt_wire_reply replies[QMT_PACKET_MESSAGES];
+	size_t next, count;
+	int passed;      /* came with the last of them; -1: none */
+	uint64_t copied; /* of the read that the next reply granted */
+};
+
+static struct shm_endpoint *endpoint_of(struct qmt_endpoint *endpoint)
+{
+	return (struct shm_endpoint *)endpoint;
+}
+
+/* ---- handshake ---- */
+
+static qmla_status_t receive_welcome(int fd, qmc_time_t deadline, struct qmt_wire_welcome *welcome)
+{
+	struct pollfd pfd = {.fd = fd, .events = POLLIN};
+	uint8_t in[QMT_WIRE_WELCOME_BYTES];
+	enum qmt_packet_result result;
+	size_t bytes = 0;
+	int passed = -1;
+
+	while ((result = qmt_packet_receive(fd, in, sizeof(in), &bytes, &passed)) ==
+	       QMT_PACKET_WAIT) {
+		if (poll(&pfd, 1, qmc_clock_left_ms(deadline)) == 0)
+			return QMLA_ERR_DEADLINE;
+	}
+	if (passed >= 0)
+		close(passed);
+	if (result != QMT_PACKET_OK)
+		return QMLA_ERR_UNAVAILABLE;
+	return bytes == sizeof(in) ? qmt_wire_welcome_decode(in, welcome) : QMLA_ERR_FORMAT;
+}
+
+static qmla_status_t shake_hands(struct shm_endpoint *endpoint, qmc_time_t deadline)
+{
+	struct qmt_wire_hello hello = {.version_min = QMT_WIRE_VERSION,
+				       .version_max = QMT_WIRE_VERSION,
+				       .incarnation = endpoint->peer.incarnation};
+	struct qmt_wire_welcome welcome;
+	uint8_t out[QMT_WIRE_HELLO_BYTES];
+	qmla_status_t status;
+
+	memcpy(hello.cookie, endpoint->peer.cookie, QMT_COOKIE_BYTES);
+	qmt_wire_hello_encode(&hello, out);
+	if (qmt_packet_send(endpoint->fd, out, sizeof(out), -1) != QMT_PACKET_OK)
+		return QMLA_ERR_UNAVAILABLE;
+	status = receive_welcome(endpoint->fd, deadline, &welcome);
+	if (status == QMLA_OK)
+		status = welcome.status;
+	if (status == QMLA_OK && welcome.incarnation != endpoint->peer.incarnation)
+		status = QMLA_ERR_PEER_RESTARTED;
+	if (status == QMLA_OK)
+		endpoint->max_length = welcome.max_length;
+	return status;
+}
+
+static qmla_status_t connect_to(struct shm_endpoint *endpoint, qmc_time_t deadline)
+{
+	qmla_status_t status = qmt_shm_connect(endpoint->path, deadline, &endpoint->fd);
+
+	if (status != QMLA_OK)
+		return status;
+	status = shake_hands(endpoint, deadline);
+	if (status != QMLA_OK)
+		close(endpoint->fd);
+	return status;
+}
+
+qmla_status_t qmt_shm_endpoint_create(const struct qmt_server_address *address, qmc_time_t deadline,
+				      struct qmt_endpoint **out)
+{
+	struct shm_endpoint *endpoint = calloc(1, sizeof(*endpoint));
+	qmla_status_t status;
+
+	if (!endpoint)
+		return QMLA_ERR_NO_MEMORY;
+	status = qmt_address_decode(address, QMT_KIND_SHM, &endpoint->peer, endpoint->path);
+	if (status != QMLA_OK) {
+		qmc_error("shm", "not the address of a shm server: %s", qmla_status_text(status));
+		goto err_free;
+	}
+	status = connect_to(endpoint, deadline);
+	if (status != QMLA_OK) {
+		qmc_warn_limited("shm", "cannot connect to %s: %s", endpoint->path,
+				 qmla_status_text(status));
+		goto err_free;
+	}
+	qmt_queue_init(&endpoint->queue);
+	qmt_staging_init(&endpoint->staging);
+	endpoint->passed = -1;
+	endpoint->alive = true;
+	*out = (struct qmt_endpoint *)endpoint;
+	return QMLA_OK;
+
+err_free:
+	free(endpoint);
+	return status;
+}
+
+static void disconnect(struct shm_endpoint *endpoint)
+{
+	if (endpoint->passed >= 0)
+		close(endpoint->passed);
+	if (endpoint->fd >= 0)
+		close(endpoint->fd);
+	endpoint->passed = endpoint->fd = -1;
+}
+
+void qmt_shm_endpoint_destroy(struct qmt_endpoint *base)
+{
+	struct shm_endpoint *endpoint = endpoint_of(base);
+
+	if (!endpoint)
+		return;
+	disconnect(endpoint);
+	qmt_mappings_fini(&endpoint->mappings);
+	qmt_staging_fini(&endpoint->staging);
+	free(endpoint);
+}
+
+qmla_status_t qmt_shm_endpoint_register(struct qmt_endpoint *endpoint,
+					const struct qmt_memory *memory)
+{
+	/* memcpy reaches any memory of this process. */
+	(void)endpoint;
+	(void)memory;
+	return QMLA_OK;
+}
+
+qmla_status_t qmt_shm_endpoint_post(struct qmt_endpoint *base, struct qmt_op *op)
+{
+	struct shm_endpoint *endpoint = endpoint_of(base);
+	struct qmt_remote_region region;
+	qmla_status_t status;
+
+	if (!endpoint->alive)
+		return QMLA_ERR_UNAVAILABLE;
+	status = qmt_op_check(op, &endpoint->peer, endpoint->max_length, &region);
+	if (status == QMLA_OK)
+		qmt_queue_push(&endpoint->queue, op);
+	return status;
+}
+
+/* ---- failure ---- */
+
+/* Ends the endpoint and every op of it. */
+static void die(struct shm_endpoint *endpoint, const char *why)
+{
+	if (!endpoint->alive)
+		return;
+	qmc_warn_limited("shm", "connection to %s dropped: %s", endpoint->path, why);
+	endpoint->alive = false;
+	disconnect(endpoint);
+	qmt_queue_fail(&endpoint->queue, qmc_clock_now(), QMLA_ERR_UNAVAILABLE);
+}
+
+static void die_of_close(struct shm_endpoint *endpoint)
+{
+	die(endpoint, errno ? strerror(errno) : "closed by the server");
+}
+
+/* ---- sending ---- */
+
+static struct extra *extra_of(struct shm_endpoint *endpoint, const struct qmt_wire_op *wire)
+{
+	return &endpoint->extras[wire - endpoint->queue.wire];
+}
+
+/* Sends what is collected; true when the socket takes no more for now. */
+static bool flush(struct shm_endpoint *endpoint)
+{
+	if (endpoint->out_bytes == 0 || !endpoint->alive)
+		return false;
+	switch (qmt_packet_send(endpoint->fd, endpoint->out, endpoint->out_bytes, -1)) {
+	case QMT_PACKET_OK:
+		endpoint->out_bytes = 0;
+		endpoint->out_weight = 0;
+		return false;
+	case QMT_PACKET_WAIT:
+		return true;
+	default:
+		die_of_close(endpoint);
+		return false;
+	}
+}
+
+/* Adds one message of which @moved bytes were copied; there must be room. */
+static void collect(struct shm_endpoint *endpoint, const struct qmt_wire_request *request,
+		    uint64_t moved)
+{
+	qmt_wire_request_encode(request, endpoint->out + endpoint->out_bytes);
+	endpoint->out_bytes += QMT_WIRE_REQUEST_BYTES;
+	endpoint->out_weight += moved;
+}
+
+static bool is_due(const struct shm_endpoint *endpoint)
+{
+	return endpoint->out_weight >= FLUSH_BYTES ||
+	       endpoint->out_bytes >= FLUSH_MESSAGES * QMT_WIRE_REQUEST_BYTES;
+}
+
+/* Gives the server the staging memfd; false when that has to wait. */
+static bool announce_staging(struct shm_endpoint *endpoint)
+{
+	struct qmt_wire_request request = {.kind = QMT_WIRE_STAGE,
+					   .length = endpoint->staging.bytes};
+	uint8_t out[QMT_WIRE_REQUEST_BYTES];
+
+	if (!endpoint->announce)
+		return true;
+	/* Requests before it are older: they go first. */
+	if (flush(endpoint) || !endpoint->alive)
+		return false;
+	qmt_wire_request_encode(&request, out);
+	switch (qmt_packet_send(endpoint->fd, out, sizeof(out), endpoint->staging.fd)) {
+	case QMT_PACKET_OK:
+		endpoint->announce = false;
+		return true;
+	case QMT_PACKET_WAIT:
+		return false;
+	default:
+		die_of_close(endpoint);
+		return false;
+	}
+}
+
+/* Room for the bytes of the write @op; false when earlier writes have to end first. */
+static bool stage(struct shm_endpoint *endpoint, const struct qmt_op *op, uint64_t *offset,
+		  uint64_t *cost)
+{
+	struct qmt_staging *staging = &endpoint->staging;
+	bool fresh = false;
+
+	if (op->length > staging->bytes && staging->head != staging->tail)
+		return false;
+	if (qmt_staging_reserve(staging, op->length, &fresh) != QMLA_OK) {
+		die(endpoint, "no memory for staging");
+		return false;
+	}
+	endpoint->announce |= fresh;
+	if (!announce_staging(endpoint))
+		return false;
+	return qmt_staging_take(staging, op->length, offset, cost);
+}
+
+/* Puts the next queued op on the wire; false when there is none or no room. */
+static bool start_next(struct shm_endpoint *endpoint)
+{
+	const struct qmt_op *op = endpoint->queue.queued.head;
+	struct qmt_remote_region region = {0};
+	struct qmt_wire_request request = {0};
+	struct qmt_wire_op *wire;
+	uint64_t cost = 0;
+
+	if (!op || endpoint->out_bytes == sizeof(endpoint->out) ||
+	    !qmt_queue_has_room(&endpoint->queue))
+		return false;
+	if (op->access == QMT_WRITE && !stage(endpoint, op, &request.staging, &cost))
+		return false;
+	wire = qmt_queue_start(&endpoint->queue);
+	(void)qmt_handle_decode(op->remote, &region); /* checked by post */
+	*extra_of(endpoint, wire) = (struct extra){
+		.region = region.region, .offset = op->remote_offset, .staging_cost = cost};
+	request.kind = op->access == QMT_READ ? QMT_WIRE_READ : QMT_WIRE_WRITE;
+	request.id = wire->id;
+	request.region = region.region;
+	request.offset = op->remote_offset;
+	request.length = op->length;
+	memcpy(request.capability, op->capability, QMT_CAPABILITY_BYTES);
+	if (op->access == QMT_WRITE)
+		memcpy(endpoint->staging.base + request.staging, op->local, op->length);
+	collect(endpoint, &request, op->access == QMT_WRITE ? op->length : 0);
+	return true;
+}
+
+/* True when the socket takes no more for now, so that POLLOUT is worth waiting for. */
+static bool push(struct shm_endpoint *endpoint)
+{
+	while (endpoint->alive && start_next(endpoint)) {
+		if (endpoint->out_weight >= FLUSH_BYTES && flush(endpoint))
+			return true;
+	}
+	/* Ends of reads may wait for company as long as more reads are to be copied. */
+	if (endpoint->next < endpoint->count && !is_due(endpoint))
+		return false;
+	return flush(endpoint) || endpoint->announce;
+}
+
+/* ---- receiving ---- */
+
+/*
+ * Whether the grant still held when the copy ended. The server shuts the socket
+ * down before it takes a grant back, so an open socket now means that what was
+ * read before was read in time.
+ */
+static bool still_granted(const struct shm_endpoint *endpoint)
+{
+	struct pollfd pfd = {.fd = endpoint->fd, .events = POLLRDHUP};
+
+	/* The copy's loads come before the look at the socket. */
+	atomic_thread_fence(memory_order_seq_cst);
+	return poll(&pfd, 1, 0) == 0;
+}
+
+/* The oldest read is over: tells the server and the caller. */
+static void finish_read(struct shm_endpoint *endpoint, qmla_status_t status, uint64_t moved)
+{
+	struct qmt_wire_request done = {.kind = QMT_WIRE_DONE, .status = status};
+
+	done.id = qmt_queue_front(&endpoint->queue)->id;
+	collect(endpoint, &done, moved);
+	endpoint->next++;
+	endpoint->copied = 0;
+	qmt_queue_retire(&endpoint->queue, status);
+}
+
+/* Copies a piece of the read that was granted; there is room for the message of its end. */
+static void on_granted(struct shm_endpoint *endpoint, const struct qmt_wire_op *wire)
+{
+	const struct extra *extra = extra_of(endpoint, wire);
+	uint64_t left = wire->length - endpoint->copied;
+	const uint8_t *from =
+		qmt_mappings_find(&endpoint->mappings, extra->region, extra->offset, wire->length);
+
+	if (!from) {
+		die(endpoint, "the server granted bytes outside the region it passed");
+		return;
+	}
+	if (!wire->op) {
+		finish_read(endpoint, QMLA_ERR_CANCELLED, 0);
+		return;
+	}
+	if (left > PIECE_BYTES)
+		left = PIECE_BYTES;
+	memcpy((uint8_t *)wire->op->local + endpoint->copied, from + endpoint->copied, left);
+	endpoint->copied += left;
+	if (endpoint->copied < wire->length)
+		return;
+	if (still_granted(endpoint))
+		finish_read(endpoint, QMLA_OK, wire->length);
+	else
+		die(endpoint, "closed by the server during a read");
+}
+
+/* Deals with the next reply, or with a piece of it. */
+static void on_reply(struct shm_endpoint *endpoint)
+{
+	const struct qmt_wire_reply *reply = &endpoint->replies[endpoint->next];
+	struct qmt_wire_op *wire = qmt_queue_front(&endpoint->queue);
+
+	if (!wire || reply->id != wire->id || (unsigned)reply->kind != (unsigned)wire->access ||
+	    (reply->status == QMLA_OK && reply->length != wire->length)) {
+		die(endpoint, "reply to something that was not asked");
+		return;
+	}
+	if (reply->status == QMLA_OK && wire->access == QMT_READ) {
+		if (reply->region_bytes && endpoint->passed >= 0) {
+			qmla_status_t status = qmt_mappings_add(
+				&endpoint->mappings, extra_of(endpoint, wire)->region,
+				endpoint->passed, reply->region_bytes);
+
+			close(endpoint->passed);
+			endpoint->passed = -1;
+			if (status != QMLA_OK) {
+				die(endpoint, "the region it passed cannot be mapped");
+				return;
+			}
+		}
+		on_granted(endpoint, wire);
+		return;
+	}
+	if (wire->access == QMT_WRITE)
+		qmt_staging_release(&endpoint->staging, extra_of(endpoint, wire)->staging_cost);
+	endpoint->next++;
+	qmt_queue_retire(&endpoint->queue, reply->status);
+}
+
+/* Fetches the next packet of replies; false when there is none. */
+static bool receive_replies(struct shm_endpoint *endpoint)
+{
+	uint8_t in[QMT_PACKET_MESSAGES * QMT_WIRE_REPLY_BYTES];
+	size_t bytes = 0, count;
+
+	switch (qmt_packet_receive(endpoint->fd, in, sizeof(in), &bytes, &endpoint->passed)) {
+	case QMT_PACKET_WAIT:
+		return false;
+	case QMT_PACKET_CLOSED:
+		die_of_close(endpoint);
+		return false;
+	case QMT_PACKET_BROKEN:
+		die(endpoint, "oversized packet");
+		return false;
+	case QMT_PACKET_OK:
+		break;
+	}
+	if (qmt_packet_replies(in, bytes, endpoint->passed >= 0, endpoint->replies, &count) !=
+	    QMLA_OK) {
+		die(endpoint, "malformed reply");
+		return false;
+	}
+	endpoint->next = 0;
+	endpoint->count = count;
+	return true;
+}
+
+/* Works off one reply, or a piece of it; false when there is none. */
+static bool pull(struct shm_endpoint *endpoint)
+{
+	if (!endpoint->alive)
+		return false;
+	/* No room for the end of a read: the messages before it go first. */
+	if (endpoint->out_bytes == sizeof(endpoint->out))
+		return false;
+	if (endpoint->next == endpoint->count && !receive_replies(endpoint))
+		return false;
+	on_reply(endpoint);
+	return true;
+}
+
+/* ---- waiting ---- */
+
+static void expire(struct shm_endpoint *endpoint, qmc_time_t now)
+{
+	if (qmt_queue_expire(&endpoint->queue, now))
+		die(endpoint, "an operation passed its deadline");
+}
+
+static void sleep_until_ready(struct shm_endpoint *endpoint, bool sending, qmc_time_t deadline)
+{
+	struct pollfd pfd = {.fd = endpoint->fd,
+			     .events = (short)(POLLIN | (sending ? POLLOUT : 0))};
+
+	if (endpoint->queue.next_deadline < deadline)
+		deadline = endpoint->queue.next_deadline;
+	(void)poll(&pfd, 1, qmc_clock_left_ms(deadline));
+}
+
+qmla_status_t qmt_shm_endpoint_wait(struct qmt_endpoint *base, qmc_time_t deadline,
+				    struct qmt_op **completed)
+{
+	struct shm_endpoint *endpoint = endpoint_of(base);
+
+	for (;;) {
+		struct qmt_op *op = qmt_queue_pop(&endpoint->queue);
+		bool blocked, moved;
+		qmc_time_t now;
+
+		if (op || qmt_queue_is_empty(&endpoint->queue)) {
+			*completed = op;
+			return QMLA_OK;
+		}
+		blocked = push(endpoint);
+		moved = pull(endpoint);
+		now = qmc_clock_now();
+		expire(endpoint, now);
+		if (endpoint->queue.completed.head) {
+			/* The caller may stay away: do not keep the server waiting for an end. */
+			(void)push(endpoint);
+			continue;
+		}
+		if (now >= deadline)
+			return QMLA_ERR_DEADLINE;
+		if (!moved && endpoint->alive)
+			sleep_until_ready(endpoint, blocked, deadline);
+	}
+}
+
+void qmt_shm_endpoint_cancel(struct qmt_endpoint *endpoint, struct qmt_op *op)
+{
+	qmt_queue_cancel(&endpoint_of(endpoint)->queue, op);
+}
+
+bool qmt_shm_endpoint_alive(const struct qmt_endpoint *endpoint)
+{
+	return ((const struct shm_endpoint *)endpoint)->alive;
+}
