@@ -16,10 +16,10 @@
 #include "kernels/cuda/plan.cuh"
 #include "kernels/cuda/tile.cuh"
 
-#define ROWS 16
+#define ROWS         16
 #define SCORE_STRIDE 68 /* floats */
-#define PROB_STRIDE 72  /* halves: 144 bytes, conflict-free for ldmatrix */
-#define LOG2E 1.4426950408889634f
+#define PROB_STRIDE  72 /* halves: 144 bytes, conflict-free for ldmatrix */
+#define LOG2E        1.4426950408889634f
 
 template <int DC, int DR> struct shared_memory {
 	__half query[ROWS][DC + DR + 8];
@@ -49,12 +49,14 @@ static __device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&r)[4], 
 		     : "r"(address));
 }
 
-static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+					   uint32_t b1)
 {
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-		     "{%8,%9}, {%0,%1,%2,%3};"
-		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	asm volatile(
+		"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+		"{%8,%9}, {%0,%1,%2,%3};"
+		: "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* What a CTA knows of its query rows. */
@@ -80,9 +82,11 @@ static __device__ void load_queries(const qmk_attend_args &args, const rows_view
 		float factor;
 
 		for (uint32_t i = lane; i < DC + DR && row < rows.count; i += 32) {
-			float v = i < DC ? qmk_load(args.query_content, (rows.first + row) * DC + i, args.query_dtype)
-					 : qmk_load(args.query_rope, (rows.first + row) * DR + i - DC,
-						    args.query_dtype);
+			float v =
+				i < DC ? qmk_load(args.query_content, (rows.first + row) * DC + i,
+						  args.query_dtype)
+				       : qmk_load(args.query_rope, (rows.first + row) * DR + i - DC,
+						  args.query_dtype);
 
 			largest = fmaxf(largest, fabsf(v));
 		}
@@ -93,9 +97,10 @@ static __device__ void load_queries(const qmk_attend_args &args, const rows_view
 			float v = 0.f;
 
 			if (row < rows.count)
-				v = i < DC ? qmk_load(args.query_content, (rows.first + row) * DC + i,
-						      args.query_dtype)
-					   : qmk_load(args.query_rope, (rows.first + row) * DR + i - DC,
+				v = i < DC ? qmk_load(args.query_content,
+						      (rows.first + row) * DC + i, args.query_dtype)
+					   : qmk_load(args.query_rope,
+						      (rows.first + row) * DR + i - DC,
 						      args.query_dtype);
 			sm.query[row][i] = __float2half_rn(v * factor);
 		}
@@ -136,8 +141,8 @@ template <int DC, int DR> static __device__ void score_tile(shared_memory<DC, DR
  * when low <= i < high and it is not after the row's own position.
  */
 template <int DC, int DR>
-static __device__ void softmax_tile(shared_memory<DC, DR> &sm, uint32_t low, uint32_t high, float *largest,
-				    float *total)
+static __device__ void softmax_tile(shared_memory<DC, DR> &sm, uint32_t low, uint32_t high,
+				    float *largest, float *total)
 {
 	const uint32_t row = threadIdx.x / 8;
 	const float scale = sm.query_scale[row];
@@ -149,7 +154,8 @@ static __device__ void softmax_tile(shared_memory<DC, DR> &sm, uint32_t low, uin
 	for (int i = 0; i < 8; i++) {
 		uint32_t token = threadIdx.x % 8 + 8 * i;
 
-		value[i] = token >= low && token < high ? sm.score[row][token] * scale : -CUDART_INF_F;
+		value[i] =
+			token >= low && token < high ? sm.score[row][token] * scale : -CUDART_INF_F;
 		peak = fmaxf(peak, value[i]);
 	}
 	for (int step = 1; step < 8; step *= 2)
@@ -195,7 +201,8 @@ static __device__ void accumulate_tile(shared_memory<DC, DR> &sm, float (&out)[D
 		for (int n = 0; n < DC / 32; n += 2) {
 			uint32_t b[4];
 
-			ldmatrix_x4_transposed(b, &sm.tile[k + lane % 16][column0 + n * 8 + lane / 16 * 8]);
+			ldmatrix_x4_transposed(
+				b, &sm.tile[k + lane % 16][column0 + n * 8 + lane / 16 * 8]);
 			mma(out[n], a, b[0], b[1]);
 			mma(out[n + 1], a, b[2], b[3]);
 		}
@@ -203,8 +210,9 @@ static __device__ void accumulate_tile(shared_memory<DC, DR> &sm, float (&out)[D
 }
 
 template <int DC, int DR>
-static __device__ void store_partial(const qmk_plan &plan, uint32_t split, shared_memory<DC, DR> &sm,
-				     float largest, float total, const float (&out)[DC / 32][4])
+static __device__ void store_partial(const qmk_plan &plan, uint32_t split,
+				     shared_memory<DC, DR> &sm, float largest, float total,
+				     const float (&out)[DC / 32][4])
 {
 	const uint32_t lane = threadIdx.x % 32;
 	const uint32_t column0 = threadIdx.x / 32 * (DC / 4) + lane % 4 * 2;
@@ -224,16 +232,17 @@ static __device__ void store_partial(const qmk_plan &plan, uint32_t split, share
 		float *at = base + column0 + n * 8;
 
 		*(float2 *)(at + lane / 4 * DC) = make_float2(out[n][0] * upper, out[n][1] * upper);
-		*(float2 *)(at + (lane / 4 + 8) * DC) = make_float2(out[n][2] * lower, out[n][3] * lower);
+		*(float2 *)(at + (lane / 4 + 8) * DC) =
+			make_float2(out[n][2] * lower, out[n][3] * lower);
 	}
 }
 
 /* A tile of the current item: where its bytes are and which of its tokens count. */
 struct tile_view {
-	const uint8_t *page;   /* packed, or NULL */
-	const uint16_t *rows;  /* BF16 */
-	uint32_t position;     /* of token 0 of the tile */
-	uint32_t low, high;    /* valid tokens of the tile */
+	const uint8_t *page;  /* packed, or NULL */
+	const uint16_t *rows; /* BF16 */
+	uint32_t position;    /* of token 0 of the tile */
+	uint32_t low, high;   /* valid tokens of the tile */
 };
 
 /* The i-th BF16 tile of a sequence: sink tiles first, then recent ones. */
@@ -245,8 +254,8 @@ static __device__ tile_view bf16_tile(const qmk_sequence &s, uint32_t index, uin
 	uint32_t start = sink ? 0 : s.packed_end;
 	uint32_t end = sink ? s.sink : s.total;
 
-	return {NULL, (sink ? s.sink_rows : s.recent_rows) + (uint64_t)skip * row_elements, start + skip, 0,
-		min(QMK_TILE, end - start - skip)};
+	return {NULL, (sink ? s.sink_rows : s.recent_rows) + (uint64_t)skip * row_elements,
+		start + skip, 0, min(QMK_TILE, end - start - skip)};
 }
 
 /* Everything the kernel needs, by value: pointers of args to host structures are replaced. */
@@ -259,7 +268,8 @@ struct attend_params {
 	qmk_plan plan;
 };
 
-static __device__ tile_view packed_tile(const attend_params &p, const qmk_sequence &s, uint32_t index)
+static __device__ tile_view packed_tile(const attend_params &p, const qmk_sequence &s,
+					uint32_t index)
 {
 	uint32_t position = index * QMK_TILE;
 	uint32_t slot = p.args.block_table[s.table_start + index];
@@ -269,17 +279,17 @@ static __device__ tile_view packed_tile(const attend_params &p, const qmk_sequen
 }
 
 template <int BITS, int DC, int DR>
-static __device__ void attend_tile(const attend_params &p, const rows_view &rows, const tile_view &tile,
-				   shared_memory<DC, DR> &sm, float *largest, float *total,
-				   float (&out)[DC / 32][4])
+static __device__ void attend_tile(const attend_params &p, const rows_view &rows,
+				   const tile_view &tile, shared_memory<DC, DR> &sm, float *largest,
+				   float *total, float (&out)[DC / 32][4])
 {
 	uint32_t own = rows.position + (rows.offset + threadIdx.x / 8) / p.args.heads;
 	uint32_t high = min(tile.high, own >= tile.position ? own - tile.position + 1 : 0);
 
 	__syncthreads(); /* the tile before is done with */
 	if (tile.page)
-		qmk_tile_load_page<BITS, DC, DR>(p.layout, tile.page, p.rope_mean, tile.low, tile.high,
-						 &sm.tile[0][0]);
+		qmk_tile_load_page<BITS, DC, DR>(p.layout, tile.page, p.rope_mean, tile.low,
+						 tile.high, &sm.tile[0][0]);
 	else
 		qmk_tile_load_rows<DC, DR>(tile.rows, tile.high, p.rope_mean, &sm.tile[0][0]);
 	__syncthreads();
@@ -295,14 +305,15 @@ static __device__ void attend_tile(const attend_params &p, const rows_view &rows
 }
 
 template <int BITS, int DC, int DR>
-static __device__ void attend_item(const attend_params &p, uint32_t entity, uint32_t begin, uint32_t end,
-				   uint32_t split, bool packed, shared_memory<DC, DR> &sm)
+static __device__ void attend_item(const attend_params &p, uint32_t entity, uint32_t begin,
+				   uint32_t end, uint32_t split, bool packed,
+				   shared_memory<DC, DR> &sm)
 {
 	const qmk_sequence s = p.args.sequences[entity / p.shape.groups];
 	const uint32_t offset = entity % p.shape.groups * ROWS;
 	const rows_view rows = {(uint64_t)s.query_row * p.args.heads + offset,
-				min((uint32_t)ROWS, s.queries * p.args.heads - offset), s.total - s.queries,
-				offset};
+				min((uint32_t)ROWS, s.queries * p.args.heads - offset),
+				s.total - s.queries, offset};
 	float out[DC / 32][4] = {};
 	float largest = -CUDART_INF_F;
 	float total = 0.f;
@@ -319,7 +330,8 @@ static __device__ void attend_item(const attend_params &p, uint32_t entity, uint
 
 /* CTAs [0, parts) share the packed tiles; CTA parts + e takes entity e's BF16 rows. */
 template <int BITS, int DC, int DR>
-static __global__ void __launch_bounds__(QMK_TILE_THREADS) attend_kernel(const __grid_constant__ attend_params p)
+static __global__ void __launch_bounds__(QMK_TILE_THREADS)
+	attend_kernel(const __grid_constant__ attend_params p)
 {
 	extern __shared__ __align__(16) uint8_t raw[];
 	shared_memory<DC, DR> &sm = *(shared_memory<DC, DR> *)raw;
@@ -336,15 +348,18 @@ static __global__ void __launch_bounds__(QMK_TILE_THREADS) attend_kernel(const _
 		}
 		return;
 	}
-	for (uint32_t i = p.plan.part_begin[blockIdx.x]; i < p.plan.part_begin[blockIdx.x + 1]; i++) {
+	for (uint32_t i = p.plan.part_begin[blockIdx.x]; i < p.plan.part_begin[blockIdx.x + 1];
+	     i++) {
 		const qmk_item item = p.plan.items[i];
 
-		attend_item<BITS, DC, DR>(p, item.entity, item.tile_begin, item.tile_end, item.split, true, sm);
+		attend_item<BITS, DC, DR>(p, item.entity, item.tile_begin, item.tile_end,
+					  item.split, true, sm);
 	}
 }
 
 /* Joins an entity's splits: one CTA a row of a group. */
-static __global__ void combine_kernel(const __grid_constant__ attend_params p, const float *content_mean)
+static __global__ void combine_kernel(const __grid_constant__ attend_params p,
+				      const float *content_mean)
 {
 	const uint32_t e = blockIdx.x / p.shape.rows;
 	const uint32_t row = blockIdx.x % p.shape.rows;
@@ -359,10 +374,13 @@ static __global__ void combine_kernel(const __grid_constant__ attend_params p, c
 	if (offset >= s.queries * p.args.heads)
 		return;
 	for (uint32_t i = 0; i < entity.splits; i++)
-		largest = fmaxf(largest,
-				p.plan.partial_lse[(uint64_t)(entity.first_split + i) * p.shape.rows + row]);
+		largest =
+			fmaxf(largest,
+			      p.plan.partial_lse[(uint64_t)(entity.first_split + i) * p.shape.rows +
+						 row]);
 	for (uint32_t i = 0; i < entity.splits; i++) {
-		float lse = p.plan.partial_lse[(uint64_t)(entity.first_split + i) * p.shape.rows + row];
+		float lse =
+			p.plan.partial_lse[(uint64_t)(entity.first_split + i) * p.shape.rows + row];
 
 		total += lse == -CUDART_INF_F ? 0.f : exp2f(lse - largest);
 	}
@@ -373,7 +391,8 @@ static __global__ void combine_kernel(const __grid_constant__ attend_params p, c
 			uint64_t at = (uint64_t)(entity.first_split + i) * p.shape.rows + row;
 
 			if (p.plan.partial_lse[at] != -CUDART_INF_F)
-				sum += exp2f(p.plan.partial_lse[at] - largest) * p.plan.partial[at * dim + c];
+				sum += exp2f(p.plan.partial_lse[at] - largest) *
+				       p.plan.partial[at * dim + c];
 		}
 		sum = total > 0.f ? sum / total : 0.f;
 		qmk_store(p.args.output, target * dim + c, p.args.output_dtype,
@@ -397,11 +416,13 @@ uint32_t qmk_attend_parts_per_sm(const struct qmk_attend_args *args, uint32_t gr
 	return 2;
 }
 
-template <int BITS, int DC, int DR> static qmla_status_t launch(const attend_params &p, cudaStream_t stream)
+template <int BITS, int DC, int DR>
+static qmla_status_t launch(const attend_params &p, cudaStream_t stream)
 {
 	const size_t bytes = sizeof(shared_memory<DC, DR>);
-	qmla_status_t status = qmk_cuda_status(cudaFuncSetAttribute(
-		attend_kernel<BITS, DC, DR>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	qmla_status_t status = qmk_cuda_status(
+		cudaFuncSetAttribute(attend_kernel<BITS, DC, DR>,
+				     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 
 	if (status != QMLA_OK)
 		return status;
@@ -410,9 +431,11 @@ template <int BITS, int DC, int DR> static qmla_status_t launch(const attend_par
 	return qmk_cuda_status(cudaGetLastError());
 }
 
-template <int DC, int DR> static qmla_status_t launch_bits(const attend_params &p, cudaStream_t stream)
+template <int DC, int DR>
+static qmla_status_t launch_bits(const attend_params &p, cudaStream_t stream)
 {
-	return p.layout.content_bits == 2 ? launch<2, DC, DR>(p, stream) : launch<4, DC, DR>(p, stream);
+	return p.layout.content_bits == 2 ? launch<2, DC, DR>(p, stream)
+					  : launch<4, DC, DR>(p, stream);
 }
 
 static qmla_status_t launch_shape(const attend_params &p, cudaStream_t stream)
@@ -441,8 +464,9 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
 	attend_params p = {};
 	qmla_status_t status;
 
-	if (!args->layout || !args->rope || !args->sequences || !args->pool.base || !args->query_content ||
-	    !args->query_rope || !args->output || !args->workspace || args->layer >= args->layout->layers)
+	if (!args->layout || !args->rope || !args->sequences || !args->pool.base ||
+	    !args->query_content || !args->query_rope || !args->output || !args->workspace ||
+	    args->layer >= args->layout->layers)
 		return QMLA_ERR_INVALID_ARGUMENT;
 	status = qmk_plan_shape_of(args, &p.shape);
 	if (status != QMLA_OK)
@@ -458,6 +482,7 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
 	if (status != QMLA_OK)
 		return status;
 	combine_kernel<<<p.shape.entities * p.shape.rows, 128, 0, stream>>>(
-		p, args->constants && !p.layout.rope_rotated ? args->constants->content_mean : NULL);
+		p,
+		args->constants && !p.layout.rope_rotated ? args->constants->content_mean : NULL);
 	return qmk_cuda_status(cudaGetLastError());
 }

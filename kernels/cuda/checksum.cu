@@ -6,7 +6,7 @@
 #include "kernels/cuda/xxh64.cuh"
 
 #define CHUNK_BYTES 128u
-#define MAX_CHUNKS 1024u /* 128 KiB a page: d_c 1024 at 4 bits is 36 KiB */
+#define MAX_CHUNKS  1024u /* 128 KiB a page: d_c 1024 at 4 bits is 36 KiB */
 
 static __global__ void checksum_kernel(qmk_layout layout, qmk_pool pool, const uint32_t *slots,
 				       uint64_t *checksums)
@@ -32,7 +32,8 @@ static __global__ void checksum_kernel(qmk_layout layout, qmk_pool pool, const u
 	}
 	__syncthreads();
 	if (threadIdx.x == 0)
-		checksums[(uint64_t)block * layout.layers + layer] = qmk_xxh64(chunk_hash, chunks, 0);
+		checksums[(uint64_t)block * layout.layers + layer] =
+			qmk_xxh64(chunk_hash, chunks, 0);
 }
 
 qmla_status_t qmk_cuda_checksum(const struct qmk_checksum_args *args)
@@ -48,7 +49,8 @@ qmla_status_t qmk_cuda_checksum(const struct qmk_checksum_args *args)
 	for (uint32_t first = 0; first < args->blocks; first += 65535) {
 		uint32_t count = args->blocks - first < 65535 ? args->blocks - first : 65535;
 
-		checksum_kernel<<<dim3(layout->layers, count), 160, 0, (cudaStream_t)args->stream>>>(
+		checksum_kernel<<<dim3(layout->layers, count), 160, 0,
+				  (cudaStream_t)args->stream>>>(
 			*layout, args->pool, args->slots + first,
 			args->checksums + (uint64_t)first * layout->layers);
 	}

@@ -40,7 +40,8 @@ static __device__ __forceinline__ float qmk_load(const void *data, uint64_t inde
 	return ((const float *)data)[index];
 }
 
-static __device__ __forceinline__ void qmk_store(void *data, uint64_t index, qmk_dtype dtype, float value)
+static __device__ __forceinline__ void qmk_store(void *data, uint64_t index, qmk_dtype dtype,
+						 float value)
 {
 	if (dtype == QMK_BF16)
 		((__nv_bfloat16 *)data)[index] = __float2bfloat16_rn(value);
@@ -57,7 +58,8 @@ static __device__ __forceinline__ uint8_t *qmk_page(const qmk_pool &pool, const 
 }
 
 /** qmk_layout_chunk on the device. */
-static __device__ __forceinline__ uint32_t qmk_chunk(uint32_t chunk, uint32_t token, uint32_t chunks)
+static __device__ __forceinline__ uint32_t qmk_chunk(uint32_t chunk, uint32_t token,
+						     uint32_t chunks)
 {
 	uint32_t reversed = (token & 1) << 2 | (token & 2) | (token & 4) >> 2;
 

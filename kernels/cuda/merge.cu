@@ -26,7 +26,8 @@ static __global__ void merge_kernel(struct qmk_merge_args args)
 			uint64_t at = (uint64_t)part * args.rows + row;
 
 			if (args.lse[at] != -CUDART_INF_F)
-				sum += exp2f(args.lse[at] - largest) * args.outputs[at * args.content_dim + i];
+				sum += exp2f(args.lse[at] - largest) *
+				       args.outputs[at * args.content_dim + i];
 		}
 		args.output[(uint64_t)row * args.content_dim + i] = total > 0.f ? sum / total : 0.f;
 	}

@@ -30,7 +30,8 @@ extern "C" const struct qmk_ops *qmk_cuda_ops(void)
 		return NULL;
 	}
 	if (cudaGetDevice(&device) != cudaSuccess ||
-	    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+	    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) !=
+		    cudaSuccess)
 		return NULL;
 	return major >= 8 ? &cuda_ops : NULL;
 }

@@ -29,8 +29,8 @@ qmla_status_t qmk_plan_shape_of(const struct qmk_attend_args *args, struct qmk_p
 		return QMLA_ERR_INVALID_ARGUMENT;
 	status = qmk_cuda_status(cudaGetDevice(&device));
 	if (status == QMLA_OK)
-		status = qmk_cuda_status(
-			cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+		status = qmk_cuda_status(cudaDeviceGetAttribute(
+			&processors, cudaDevAttrMultiProcessorCount, device));
 	if (status != QMLA_OK)
 		return status;
 	shape->rows = qmk_attend_group_rows(args, (uint32_t)rows);
@@ -58,12 +58,13 @@ size_t qmk_plan_layout(const struct qmk_attend_args *args, const struct qmk_plan
 	struct qmk_plan p;
 	size_t used = 0;
 
-	p.items = (qmk_item *)take(base, &used, (shape->entities + shape->parts) * sizeof(qmk_item));
+	p.items =
+		(qmk_item *)take(base, &used, (shape->entities + shape->parts) * sizeof(qmk_item));
 	p.part_begin = (uint32_t *)take(base, &used, (shape->parts + 1) * sizeof(uint32_t));
 	p.bf16_split = (uint32_t *)take(base, &used, shape->entities * sizeof(uint32_t));
 	p.entities = (qmk_entity *)take(base, &used, shape->entities * sizeof(qmk_entity));
-	p.page_angles = (float2 *)take(base, &used,
-				       (size_t)shape->pages * args->layout->rope_dim / 2 * sizeof(float2));
+	p.page_angles = (float2 *)take(
+		base, &used, (size_t)shape->pages * args->layout->rope_dim / 2 * sizeof(float2));
 	p.partial = (float *)take(base, &used, rows * dim * sizeof(float));
 	p.partial_lse = (float *)take(base, &used, rows * sizeof(float));
 	if (plan)
@@ -113,8 +114,8 @@ static __device__ void packed_pages(const qmk_sequence &s, uint32_t *begin, uint
 	*end = s.packed_end > s.sink ? (s.packed_end + QMK_TILE - 1) / QMK_TILE : *begin;
 }
 
-static __device__ uint32_t entity_tiles(const qmk_sequence &s, uint32_t group, uint32_t heads, uint32_t rows,
-					uint32_t *begin)
+static __device__ uint32_t entity_tiles(const qmk_sequence &s, uint32_t group, uint32_t heads,
+					uint32_t rows, uint32_t *begin)
 {
 	uint32_t end;
 
@@ -123,7 +124,8 @@ static __device__ uint32_t entity_tiles(const qmk_sequence &s, uint32_t group, u
 }
 
 static __global__ void __launch_bounds__(PLAN_THREADS)
-	plan_kernel(const qmk_sequence *sequences, uint32_t heads, qmk_plan_shape shape, qmk_plan plan)
+	plan_kernel(const qmk_sequence *sequences, uint32_t heads, qmk_plan_shape shape,
+		    qmk_plan plan)
 {
 	__shared__ uint32_t cost_base, split_base, item_base;
 	uint32_t total_cost = 0;
@@ -140,8 +142,8 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 		uint32_t sum;
 
 		if (e < shape.entities) {
-			uint32_t tiles = entity_tiles(sequences[e / shape.groups], e % shape.groups, heads,
-						      shape.rows, &begin);
+			uint32_t tiles = entity_tiles(sequences[e / shape.groups], e % shape.groups,
+						      heads, shape.rows, &begin);
 			cost = tiles ? tiles + ITEM_OVERHEAD : 0;
 		}
 		scan(cost, &sum);
@@ -198,12 +200,14 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 	if (threadIdx.x == 0) {
 		plan.part_begin[shape.parts] = item_base;
 		for (uint32_t part = shape.parts; part-- > 0;)
-			plan.part_begin[part] = min(plan.part_begin[part], plan.part_begin[part + 1]);
+			plan.part_begin[part] =
+				min(plan.part_begin[part], plan.part_begin[part + 1]);
 	}
 }
 
 /* In double: a float product loses the angle's fraction past some ten thousand tokens. */
-static __global__ void angle_kernel(const float *inv_freq, uint32_t pairs, uint32_t pages, float2 *angles)
+static __global__ void angle_kernel(const float *inv_freq, uint32_t pairs, uint32_t pages,
+				    float2 *angles)
 {
 	uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
 	double s, c;

@@ -39,13 +39,13 @@ struct qmk_plan_shape {
 
 /** Device pointers into the workspace. */
 struct qmk_plan {
-	qmk_item *items;           /**< [entities + parts] packed work, in order of part */
-	uint32_t *part_begin;      /**< [parts + 1] into items */
-	uint32_t *bf16_split;      /**< [entities]: split of the BF16 item, UINT32_MAX: none */
-	qmk_entity *entities;      /**< [entities] */
-	float2 *page_angles;       /**< [pages][d_r/2]: cos, sin of 64 * page * inv_freq */
-	float *partial;            /**< [splits][rows][d_c] */
-	float *partial_lse;        /**< [splits][rows], base 2 */
+	qmk_item *items;      /**< [entities + parts] packed work, in order of part */
+	uint32_t *part_begin; /**< [parts + 1] into items */
+	uint32_t *bf16_split; /**< [entities]: split of the BF16 item, UINT32_MAX: none */
+	qmk_entity *entities; /**< [entities] */
+	float2 *page_angles;  /**< [pages][d_r/2]: cos, sin of 64 * page * inv_freq */
+	float *partial;       /**< [splits][rows][d_c] */
+	float *partial_lse;   /**< [splits][rows], base 2 */
 };
 
 /** QMLA_ERR_INVALID_ARGUMENT when the arguments cannot be planned. */

@@ -12,7 +12,8 @@
 #define QMK_TILE_THREADS 128
 
 /** cos and sin of position * frequency, the product and its reduction in double. */
-static __device__ __forceinline__ float2 qmk_rotation(uint32_t position, float frequency, float amplitude)
+static __device__ __forceinline__ float2 qmk_rotation(uint32_t position, float frequency,
+						      float amplitude)
 {
 	double turns = (double)position * (double)frequency * 0.15915494309189533577;
 	float s, c;
@@ -52,7 +53,8 @@ static __device__ __forceinline__ void qmk_tile_expand(uint32_t word, float scal
 #pragma unroll
 	for (int i = 0; i < N; i += 2) {
 		float a = fmaf(scale, (float)(word >> (BITS * i) & ((1u << BITS) - 1)), offset);
-		float b = fmaf(scale, (float)(word >> (BITS * (i + 1)) & ((1u << BITS) - 1)), offset);
+		float b =
+			fmaf(scale, (float)(word >> (BITS * (i + 1)) & ((1u << BITS) - 1)), offset);
 
 		if (mean) {
 			a += mean[i];
@@ -62,10 +64,12 @@ static __device__ __forceinline__ void qmk_tile_expand(uint32_t word, float scal
 	}
 }
 
-/** Loads a page. Tokens outside [low, high) of the tile become zero: their bytes may be anything. */
+/** Loads a page. Tokens outside [low, high) of the tile become zero: their bytes may be anything.
+ */
 template <int BITS, int DC, int DR>
-static __device__ void qmk_tile_load_page(const qmk_layout &layout, const uint8_t *page, const float *rope_mean,
-					  uint32_t low, uint32_t high, __half *tile)
+static __device__ void qmk_tile_load_page(const qmk_layout &layout, const uint8_t *page,
+					  const float *rope_mean, uint32_t low, uint32_t high,
+					  __half *tile)
 {
 	constexpr int STRIDE = DC + DR + 8;
 	constexpr uint32_t N = 32 / BITS;
@@ -79,7 +83,8 @@ static __device__ void qmk_tile_load_page(const qmk_layout &layout, const uint8_
 		uint32_t token = i / WORDS;
 		uint32_t word = i % WORDS;
 		uint32_t chunk = qmk_chunk(word / 4, token, WORDS / 4);
-		uint32_t codes = *(const uint32_t *)(page + token * (WORDS * 4) + chunk * 16 + word % 4 * 4);
+		uint32_t codes =
+			*(const uint32_t *)(page + token * (WORDS * 4) + chunk * 16 + word % 4 * 4);
 		float scale, offset;
 
 		if (paper) {
@@ -100,8 +105,9 @@ static __device__ void qmk_tile_load_page(const qmk_layout &layout, const uint8_
 		uint32_t token = i / ROPE_WORDS;
 		uint32_t word = i % ROPE_WORDS;
 		uint32_t chunk = qmk_chunk(word / 4, token, ROPE_WORDS / 4);
-		uint32_t codes = *(const uint32_t *)(page + layout.rope_codes_offset + token * (ROPE_WORDS * 4) +
-						     chunk * 16 + word % 4 * 4);
+		uint32_t codes =
+			*(const uint32_t *)(page + layout.rope_codes_offset +
+					    token * (ROPE_WORDS * 4) + chunk * 16 + word % 4 * 4);
 		bool valid = token >= low && token < high;
 		float scale, offset;
 
@@ -111,7 +117,8 @@ static __device__ void qmk_tile_load_page(const qmk_layout &layout, const uint8_
 			scale = *(const float *)(record + 2 * GROUPS);
 			offset = -scale * (float)record[3 * GROUPS + 4];
 		} else {
-			scale = __half2float(((const __half *)(page + layout.rope_scales_offset))[token]);
+			scale = __half2float(
+				((const __half *)(page + layout.rope_scales_offset))[token]);
 			offset = -7.5f * scale;
 		}
 		qmk_tile_expand<4>(codes, valid ? scale : 0.f, valid ? offset : 0.f,
@@ -122,8 +129,8 @@ static __device__ void qmk_tile_load_page(const qmk_layout &layout, const uint8_
 
 /** Loads @p count BF16 rows of [DC + DR]; the rest of the tile becomes zero. */
 template <int DC, int DR>
-static __device__ void qmk_tile_load_rows(const uint16_t *rows, uint32_t count, const float *rope_mean,
-					  __half *tile)
+static __device__ void qmk_tile_load_rows(const uint16_t *rows, uint32_t count,
+					  const float *rope_mean, __half *tile)
 {
 	constexpr int STRIDE = DC + DR + 8;
 	constexpr uint32_t PAIRS = (DC + DR) / 2;

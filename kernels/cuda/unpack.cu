@@ -22,7 +22,8 @@ static __device__ __forceinline__ affine midrise(const __half *scales, uint32_t 
 }
 
 /* The 32-byte record of paper-c4r4: 8 bf16 scales, fp32 RoPE scale, 8 + 1 zero points. */
-static __device__ __forceinline__ affine paper_content(const uint8_t *record, uint32_t groups, uint32_t group)
+static __device__ __forceinline__ affine paper_content(const uint8_t *record, uint32_t groups,
+						       uint32_t group)
 {
 	float scale = __bfloat162float(((const __nv_bfloat16 *)record)[group]);
 
@@ -37,15 +38,16 @@ static __device__ __forceinline__ affine paper_rope(const uint8_t *record, uint3
 }
 
 template <int BITS>
-static __device__ __forceinline__ void expand(uint32_t word, affine a, const float *mean, qmk_dtype dtype,
-					      void *out, uint64_t at)
+static __device__ __forceinline__ void expand(uint32_t word, affine a, const float *mean,
+					      qmk_dtype dtype, void *out, uint64_t at)
 {
 	constexpr int N = 32 / BITS;
 	float value[N];
 
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		value[i] = fmaf(a.scale, (float)(word >> (BITS * i) & ((1u << BITS) - 1)), a.offset);
+		value[i] =
+			fmaf(a.scale, (float)(word >> (BITS * i) & ((1u << BITS) - 1)), a.offset);
 	if (mean) {
 #pragma unroll
 		for (int i = 0; i < N; i++)
@@ -90,25 +92,28 @@ static __global__ void __launch_bounds__(THREADS)
 		uint32_t token = i / content_words;
 		uint32_t word = i % content_words;
 		uint32_t chunk = qmk_chunk(word / 4, token, content_words / 4);
-		uint32_t codes = *(const uint32_t *)(page + token * layout.content_row_bytes + chunk * 16 +
-						     word % 4 * 4);
-		affine a = paper ? paper_content(records + token * record_bytes, groups, word * N / 64)
-				 : midrise(content_scales, token, BITS);
+		uint32_t codes = *(const uint32_t *)(page + token * layout.content_row_bytes +
+						     chunk * 16 + word % 4 * 4);
+		affine a =
+			paper ? paper_content(records + token * record_bytes, groups, word * N / 64)
+			      : midrise(content_scales, token, BITS);
 
-		expand<BITS>(codes, a, constants.content_mean ? constants.content_mean + word * N : NULL,
-			     args.dtype, args.content, (row0 + token) * args.content_stride + word * N);
+		expand<BITS>(
+			codes, a, constants.content_mean ? constants.content_mean + word * N : NULL,
+			args.dtype, args.content, (row0 + token) * args.content_stride + word * N);
 	}
 	for (uint32_t i = threadIdx.x; i < QMK_PAGE_TOKENS * rope_words; i += THREADS) {
 		uint32_t token = i / rope_words;
 		uint32_t word = i % rope_words;
 		uint32_t chunk = qmk_chunk(word / 4, token, rope_words / 4);
 		uint32_t codes = *(const uint32_t *)(page + layout.rope_codes_offset +
-						     token * layout.rope_row_bytes + chunk * 16 + word % 4 * 4);
+						     token * layout.rope_row_bytes + chunk * 16 +
+						     word % 4 * 4);
 		affine a = paper ? paper_rope(records + token * record_bytes, groups)
 				 : midrise(rope_scales, token, 4);
 
-		expand<4>(codes, a, constants.rope_mean ? constants.rope_mean + word * 8 : NULL, args.dtype,
-			  args.rope, (row0 + token) * args.rope_stride + word * 8);
+		expand<4>(codes, a, constants.rope_mean ? constants.rope_mean + word * 8 : NULL,
+			  args.dtype, args.rope, (row0 + token) * args.rope_stride + word * 8);
 	}
 }
 
@@ -117,7 +122,8 @@ static bool valid(const struct qmk_unpack_args *args)
 	uint64_t align = args->dtype == QMK_F32 ? 4 : 8; /* 16-byte stores */
 
 	return args->layout && args->slots && args->content && args->rope && args->pool.base &&
-	       args->layer < args->layout->layers && args->content_stride >= args->layout->content_dim &&
+	       args->layer < args->layout->layers &&
+	       args->content_stride >= args->layout->content_dim &&
 	       args->rope_stride >= args->layout->rope_dim && args->content_stride % align == 0 &&
 	       args->rope_stride % align == 0;
 }
@@ -134,8 +140,10 @@ qmla_status_t qmk_cuda_unpack(const struct qmk_unpack_args *args)
 	if (args->constants && args->layout->format != QMK_FORMAT_PAPER_C4R4)
 		constants = *args->constants;
 	if (args->layout->content_bits == 2)
-		unpack_kernel<2><<<args->pages, THREADS, 0, stream>>>(*args->layout, constants, *args);
+		unpack_kernel<2>
+			<<<args->pages, THREADS, 0, stream>>>(*args->layout, constants, *args);
 	else
-		unpack_kernel<4><<<args->pages, THREADS, 0, stream>>>(*args->layout, constants, *args);
+		unpack_kernel<4>
+			<<<args->pages, THREADS, 0, stream>>>(*args->layout, constants, *args);
 	return qmk_cuda_status(cudaGetLastError());
 }

@@ -31,7 +31,8 @@ static __device__ __forceinline__ uint64_t qmk_xxh_join(uint64_t hash, uint64_t 
 	return (hash ^ qmk_xxh_round(0, accumulator)) * QMK_XXH_P1 + QMK_XXH_P4;
 }
 
-static __device__ __forceinline__ uint64_t qmk_xxh64(const uint64_t *words, uint32_t count, uint64_t seed)
+static __device__ __forceinline__ uint64_t qmk_xxh64(const uint64_t *words, uint32_t count,
+						     uint64_t seed)
 {
 	uint64_t hash = seed + QMK_XXH_P5;
 	uint32_t i = 0;
@@ -57,7 +58,8 @@ static __device__ __forceinline__ uint64_t qmk_xxh64(const uint64_t *words, uint
 	}
 	hash += (uint64_t)count * 8;
 	for (; i < count; i++)
-		hash = qmk_xxh_rotate(hash ^ qmk_xxh_round(0, words[i]), 27) * QMK_XXH_P1 + QMK_XXH_P4;
+		hash = qmk_xxh_rotate(hash ^ qmk_xxh_round(0, words[i]), 27) * QMK_XXH_P1 +
+		       QMK_XXH_P4;
 	hash = (hash ^ hash >> 33) * QMK_XXH_P2;
 	hash = (hash ^ hash >> 29) * QMK_XXH_P3;
 	return hash ^ hash >> 32;
