@@ -23,14 +23,16 @@ struct qmp_stream;
 struct qmp_pending;
 
 struct qmp_channel_config {
-	const char *target;          /**< "host:port", "[::1]:port" */
-	uint32_t max_message_bytes;  /**< of responses, 0: 4 MiB */
-	int64_t keepalive_ns;        /**< ping when idle this long, 0: 10 s; a silent peer is lost after a third more */
-	const struct qmp_tls *tls;   /**< NULL: plain text */
+	const char *target;         /**< "host:port", "[::1]:port" */
+	uint32_t max_message_bytes; /**< of responses, 0: 4 MiB */
+	int64_t keepalive_ns; /**< ping when idle this long, 0: 10 s; a silent peer is lost after a
+				 third more */
+	const struct qmp_tls *tls; /**< NULL: plain text */
 };
 
 /** Does not connect yet: the first call does. */
-qmla_status_t qmp_channel_create(const struct qmp_channel_config *config, struct qmp_channel **channel);
+qmla_status_t qmp_channel_create(const struct qmp_channel_config *config,
+				 struct qmp_channel **channel);
 
 /** Cancels what is still running, waits for it, frees. Accepts NULL. */
 void qmp_channel_destroy(struct qmp_channel *channel);
@@ -53,8 +55,8 @@ qmla_status_t qmp_channel_call(struct qmp_channel *channel, const char *path,
 /** Starts a unary call without waiting: for calls to several peers at once. */
 qmla_status_t qmp_channel_start(struct qmp_channel *channel, const char *path,
 				const ProtobufCMessage *request,
-				const ProtobufCMessageDescriptor *response_type, qmc_time_t deadline,
-				struct qmp_pending **pending);
+				const ProtobufCMessageDescriptor *response_type,
+				qmc_time_t deadline, struct qmp_pending **pending);
 
 /** Waits for a started call and frees it. Bounded by the call's own deadline. */
 qmla_status_t qmp_pending_wait(struct qmp_pending *pending, ProtobufCMessage **response,
@@ -87,7 +89,9 @@ void qmp_stream_cancel(struct qmp_stream *stream);
 /** Cancels if still open, drains, frees. Accepts NULL. */
 void qmp_stream_close(struct qmp_stream *stream);
 
-/** grpc.health.v1 Check of @p service ("" for the process): OK when serving, QMLA_ERR_UNAVAILABLE when not. */
-qmla_status_t qmp_health_check(struct qmp_channel *channel, const char *service, qmc_time_t deadline);
+/** grpc.health.v1 Check of @p service ("" for the process): OK when serving, QMLA_ERR_UNAVAILABLE
+ * when not. */
+qmla_status_t qmp_health_check(struct qmp_channel *channel, const char *service,
+			       qmc_time_t deadline);
 
 #endif /* QMP_RPC_CLIENT_H */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <grpc/support/time.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <time.h>
 
 static pthread_mutex_t runtime_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -18,6 +19,12 @@ void qmp_runtime_get(void)
 		/* gRPC's threads inherit the mask; none of them may take SIGTERM. */
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &saved);
+		/*
+		 * getaddrinfo, as everywhere else here, instead of c-ares: the one in
+		 * Debian 12 leaks a little with every name it looks up, and knows nothing
+		 * of nsswitch.conf. The environment may still choose otherwise.
+		 */
+		(void)setenv("GRPC_DNS_RESOLVER", "native", 0);
 		qmp_log_redirect();
 		grpc_init();
 		pthread_sigmask(SIG_SETMASK, &saved, NULL);

@@ -52,12 +52,13 @@ struct qmp_tls {
 };
 
 struct qmp_server_config {
-	const char *listen;            /**< "host:port", "[::]:0"; port 0: chosen */
-	uint32_t threads;              /**< handlers at a time, 0: default 4 */
-	uint32_t max_message_bytes;    /**< 0: 1 MiB */
-	uint32_t max_unpack_bytes;     /**< memory one request may take unpacked, 0: 16 times max_message_bytes */
-	uint32_t max_queued_calls;     /**< more are answered RESOURCE_EXHAUSTED, 0: 1024 */
-	const struct qmp_tls *tls;     /**< NULL: plain text */
+	const char *listen;         /**< "host:port", "[::]:0"; port 0: chosen */
+	uint32_t threads;           /**< handlers at a time, 0: default 4 */
+	uint32_t max_message_bytes; /**< 0: 1 MiB */
+	uint32_t max_unpack_bytes;  /**< memory one request may take unpacked, 0: 16 times
+				       max_message_bytes */
+	uint32_t max_queued_calls;  /**< more are answered RESOURCE_EXHAUSTED, 0: 1024 */
+	const struct qmp_tls *tls;  /**< NULL: plain text */
 };
 
 /**
@@ -93,7 +94,8 @@ void qmp_call_fail(struct qmp_call *call, qmla_status_t status, const char *deta
  * control) or @p deadline passes. QMLA_ERR_CANCELLED: the client is gone;
  * QMLA_ERR_DEADLINE: the client does not read. One thread at a time.
  */
-qmla_status_t qmp_call_send(struct qmp_call *call, const ProtobufCMessage *message, qmc_time_t deadline);
+qmla_status_t qmp_call_send(struct qmp_call *call, const ProtobufCMessage *message,
+			    qmc_time_t deadline);
 
 /** Stream: ends it with OK. */
 void qmp_call_finish(struct qmp_call *call);

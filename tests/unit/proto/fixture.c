@@ -141,7 +141,7 @@ static void handle_flood(void *object, struct qmp_call *call, const ProtobufCMes
 			atomic_fetch_add(&fixture->sent, 1);
 	} while (status == QMLA_OK && !atomic_load(&fixture->release));
 	atomic_store(&fixture->last_send, (int)status);
-	atomic_fetch_add(&fixture->finished, 1);
+	atomic_fetch_add(&fixture->flooded, 1);
 	if (status == QMLA_OK)
 		qmp_call_finish(call);
 	else

@@ -33,7 +33,8 @@ struct fixture {
 	struct qmp_channel *channel;
 	atomic_int running;   /**< handlers inside Block or a stream */
 	atomic_int sent;      /**< messages that Flood handed over */
-	atomic_int finished;  /**< handlers that came to their end */
+	atomic_int flooded;   /**< Flood handlers that came to their end */
+	atomic_int finished;  /**< the other handlers that did */
 	atomic_int last_send; /**< status of Flood's last qmp_call_send */
 	atomic_bool release;
 	atomic_bool saw_cancel;

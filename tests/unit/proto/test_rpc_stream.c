@@ -162,12 +162,12 @@ static void test_closing_in_the_middle(void **state)
 	struct fixture *fixture = *state;
 	struct qmp_stream *stream;
 	qmla_status_t status;
-	int before = atomic_load(&fixture->finished);
+	int before = atomic_load(&fixture->flooded);
 
 	stream = open_stream(fixture, "/test.Stream/Flood", 0);
 	assert_int_equal(next_mark(stream, &status), 7);
 	qmp_stream_close(stream);
-	assert_true(fixture_await(&fixture->finished, before + 1, MS(5000)));
+	assert_true(fixture_await(&fixture->flooded, before + 1, MS(5000)));
 	assert_int_equal(atomic_load(&fixture->last_send), QMLA_ERR_CANCELLED);
 }
 
@@ -177,13 +177,13 @@ static void test_flow_control_with_a_slow_reader(void **state)
 	struct fixture *fixture = *state;
 	struct qmp_stream *stream;
 	qmla_status_t status;
-	int before = atomic_load(&fixture->finished);
+	int before = atomic_load(&fixture->flooded);
 	int received = 0;
 
 	atomic_store(&fixture->sent, 0);
 	stream = open_stream(fixture, "/test.Stream/Flood", 0);
 	assert_int_equal(next_mark(stream, &status), 7);
-	assert_true(fixture_await(&fixture->finished, before + 1, MS(10000)));
+	assert_true(fixture_await(&fixture->flooded, before + 1, MS(10000)));
 	assert_int_equal(atomic_load(&fixture->last_send), QMLA_ERR_DEADLINE);
 	/* 64 KiB each: windows and buffers hold a few MiB, never all that was to come. */
 	assert_in_range(atomic_load(&fixture->sent), 1, 256);
@@ -198,11 +198,11 @@ static void test_flow_control_with_a_slow_reader(void **state)
 static void test_a_status_behind_unread_messages_is_given_up(void **state)
 {
 	struct fixture *fixture = *state;
-	int before = atomic_load(&fixture->finished);
+	int before = atomic_load(&fixture->flooded);
 	struct qmp_stream *stream = open_stream(fixture, "/test.Stream/Flood", 0);
 	qmla_status_t status = QMLA_OK;
 
-	assert_true(fixture_await(&fixture->finished, before + 1, MS(10000)));
+	assert_true(fixture_await(&fixture->flooded, before + 1, MS(10000)));
 	qmc_clock_sleep_until(qmc_clock_after(MS(7000)));
 	while (next_mark(stream, &status) >= 0)
 		;
