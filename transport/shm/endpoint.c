@@ -16,9 +16,10 @@
 #include "transport/shm/socket.h"
 #include "transport/shm/staging.h"
 
-#define PIECE_BYTES    (UINT64_C(4) << 20) /* copied between two looks at the clock */
-#define FLUSH_BYTES    (UINT64_C(1) << 20) /* moved before the server is told */
-#define FLUSH_MESSAGES 16
+#define PIECE_BYTES    (UINT64_C(4) << 20)   /* copied between two looks at the clock */
+#define CONFIRM_BYTES  (UINT64_C(256) << 10) /* copied between two looks at the socket */
+#define FLUSH_BYTES    (UINT64_C(2) << 20)   /* moved before the server is told */
+#define FLUSH_MESSAGES 64
 
 /* What the queue does not know about an op on the wire; same ring index. */
 struct extra {
@@ -44,8 +45,9 @@ struct shm_endpoint {
 	/* Replies of the last packet: those before `next` are dealt with. */
 	struct qmt_wire_reply replies[QMT_PACKET_MESSAGES];
 	size_t next, count;
-	int passed;      /* came with the last of them; -1: none */
-	uint64_t copied; /* of the read that the next reply granted */
+	int passed;           /* came with the last of them; -1: none */
+	uint64_t copied;      /* of the read that the next reply granted */
+	uint64_t unconfirmed; /* oldest reads on the wire, copied but not known to be in time */
 };
 
 static struct shm_endpoint *endpoint_of(struct qmt_endpoint *endpoint)
@@ -194,6 +196,7 @@ static void die(struct shm_endpoint *endpoint, const char *why)
 		return;
 	qmc_warn_limited("shm", "connection to %s dropped: %s", endpoint->path, why);
 	endpoint->alive = false;
+	endpoint->unconfirmed = 0;
 	disconnect(endpoint);
 	qmt_queue_fail(&endpoint->queue, qmc_clock_now(), QMLA_ERR_UNAVAILABLE);
 }
@@ -226,6 +229,13 @@ static bool flush(struct shm_endpoint *endpoint)
 		die_of_close(endpoint);
 		return false;
 	}
+}
+
+/* Messages that can still be collected, less those that copied reads will need. */
+static size_t room(const struct shm_endpoint *endpoint)
+{
+	return (sizeof(endpoint->out) - endpoint->out_bytes) / QMT_WIRE_REQUEST_BYTES -
+	       endpoint->unconfirmed;
 }
 
 /* Adds one message of which @moved bytes were copied; there must be room. */
@@ -296,8 +306,7 @@ static bool start_next(struct shm_endpoint *endpoint)
 	struct qmt_wire_op *wire;
 	uint64_t cost = 0;
 
-	if (!op || endpoint->out_bytes == sizeof(endpoint->out) ||
-	    !qmt_queue_has_room(&endpoint->queue))
+	if (!op || room(endpoint) == 0 || !qmt_queue_has_room(&endpoint->queue))
 		return false;
 	if (op->access == QMT_WRITE && !stage(endpoint, op, &request.staging, &cost))
 		return false;
@@ -317,17 +326,21 @@ static bool start_next(struct shm_endpoint *endpoint)
 	return true;
 }
 
-/* True when the socket takes no more for now, so that POLLOUT is worth waiting for. */
-static bool push(struct shm_endpoint *endpoint)
+/*
+ * Starts what the window allows. With @may_collect, messages wait for company
+ * while there is other work; a packet and a wake-up for each would cost more than
+ * a small copy. True when the socket takes no more for now, so that POLLOUT is
+ * worth waiting for.
+ */
+static bool push(struct shm_endpoint *endpoint, bool may_collect)
 {
 	while (endpoint->alive && start_next(endpoint)) {
 		if (endpoint->out_weight >= FLUSH_BYTES && flush(endpoint))
 			return true;
 	}
-	/* Ends of reads may wait for company as long as more reads are to be copied. */
-	if (endpoint->next < endpoint->count && !is_due(endpoint))
-		return false;
-	return flush(endpoint) || endpoint->announce;
+	if (is_due(endpoint) || !may_collect)
+		return flush(endpoint) || endpoint->announce;
+	return false;
 }
 
 /* ---- receiving ---- */
@@ -353,70 +366,98 @@ static void finish_read(struct shm_endpoint *endpoint, qmla_status_t status, uin
 
 	done.id = qmt_queue_front(&endpoint->queue)->id;
 	collect(endpoint, &done, moved);
-	endpoint->next++;
-	endpoint->copied = 0;
 	qmt_queue_retire(&endpoint->queue, status);
 }
 
-/* Copies a piece of the read that was granted; there is room for the message of its end. */
-static void on_granted(struct shm_endpoint *endpoint, const struct qmt_wire_op *wire)
+/* Ends the reads that were copied, if they were in time. */
+static void confirm(struct shm_endpoint *endpoint)
+{
+	if (endpoint->unconfirmed == 0)
+		return;
+	if (!still_granted(endpoint)) {
+		die(endpoint, "closed by the server during a read");
+		return;
+	}
+	for (; endpoint->unconfirmed > 0; endpoint->unconfirmed--)
+		finish_read(endpoint, QMLA_OK, qmt_queue_front(&endpoint->queue)->length);
+}
+
+/* Maps the region that came with the reply to @wire. */
+static bool take_region(struct shm_endpoint *endpoint, const struct qmt_wire_op *wire,
+			uint64_t bytes)
+{
+	qmla_status_t status = qmt_mappings_add(
+		&endpoint->mappings, extra_of(endpoint, wire)->region, endpoint->passed, bytes);
+
+	close(endpoint->passed);
+	endpoint->passed = -1;
+	if (status != QMLA_OK)
+		die(endpoint, "the region it passed cannot be mapped");
+	return status == QMLA_OK;
+}
+
+/* Copies a piece of a granted read; returns its size. */
+static uint64_t copy_piece(struct shm_endpoint *endpoint, const struct qmt_wire_op *wire)
 {
 	const struct extra *extra = extra_of(endpoint, wire);
-	uint64_t left = wire->length - endpoint->copied;
+	uint64_t piece = wire->length - endpoint->copied;
 	const uint8_t *from =
 		qmt_mappings_find(&endpoint->mappings, extra->region, extra->offset, wire->length);
 
 	if (!from) {
 		die(endpoint, "the server granted bytes outside the region it passed");
-		return;
+		return 0;
 	}
-	if (!wire->op) {
-		finish_read(endpoint, QMLA_ERR_CANCELLED, 0);
-		return;
+	if (piece > PIECE_BYTES)
+		piece = PIECE_BYTES;
+	memcpy((uint8_t *)wire->op->local + endpoint->copied, from + endpoint->copied, piece);
+	endpoint->copied += piece;
+	if (endpoint->copied == wire->length) {
+		endpoint->copied = 0;
+		endpoint->next++;
+		endpoint->unconfirmed++;
 	}
-	if (left > PIECE_BYTES)
-		left = PIECE_BYTES;
-	memcpy((uint8_t *)wire->op->local + endpoint->copied, from + endpoint->copied, left);
-	endpoint->copied += left;
-	if (endpoint->copied < wire->length)
-		return;
-	if (still_granted(endpoint))
-		finish_read(endpoint, QMLA_OK, wire->length);
-	else
-		die(endpoint, "closed by the server during a read");
+	return piece;
 }
 
-/* Deals with the next reply, or with a piece of it. */
-static void on_reply(struct shm_endpoint *endpoint)
+/* Ends the oldest op by its reply, which grants no copying. */
+static void on_ended(struct shm_endpoint *endpoint, const struct qmt_wire_reply *reply)
 {
-	const struct qmt_wire_reply *reply = &endpoint->replies[endpoint->next];
-	struct qmt_wire_op *wire = qmt_queue_front(&endpoint->queue);
+	struct qmt_wire_op *wire;
 
-	if (!wire || reply->id != wire->id || (unsigned)reply->kind != (unsigned)wire->access ||
-	    (reply->status == QMLA_OK && reply->length != wire->length)) {
-		die(endpoint, "reply to something that was not asked");
+	confirm(endpoint); /* those before it */
+	if (!endpoint->alive)
 		return;
-	}
+	wire = qmt_queue_front(&endpoint->queue);
+	endpoint->next++;
+	endpoint->copied = 0;
 	if (reply->status == QMLA_OK && wire->access == QMT_READ) {
-		if (reply->region_bytes && endpoint->passed >= 0) {
-			qmla_status_t status = qmt_mappings_add(
-				&endpoint->mappings, extra_of(endpoint, wire)->region,
-				endpoint->passed, reply->region_bytes);
-
-			close(endpoint->passed);
-			endpoint->passed = -1;
-			if (status != QMLA_OK) {
-				die(endpoint, "the region it passed cannot be mapped");
-				return;
-			}
-		}
-		on_granted(endpoint, wire);
+		finish_read(endpoint, QMLA_ERR_CANCELLED, 0);
 		return;
 	}
 	if (wire->access == QMT_WRITE)
 		qmt_staging_release(&endpoint->staging, extra_of(endpoint, wire)->staging_cost);
-	endpoint->next++;
 	qmt_queue_retire(&endpoint->queue, reply->status);
+}
+
+/* Deals with the next reply, or with a piece of it; returns how much was copied. */
+static uint64_t on_reply(struct shm_endpoint *endpoint)
+{
+	const struct qmt_wire_reply *reply = &endpoint->replies[endpoint->next];
+	struct qmt_wire_op *wire = qmt_queue_at(&endpoint->queue, endpoint->unconfirmed);
+
+	if (!wire || reply->id != wire->id || (unsigned)reply->kind != (unsigned)wire->access ||
+	    (reply->status == QMLA_OK && reply->length != wire->length)) {
+		die(endpoint, "reply to something that was not asked");
+		return 0;
+	}
+	if (endpoint->passed >= 0 && reply->region_bytes &&
+	    !take_region(endpoint, wire, reply->region_bytes))
+		return 0;
+	if (reply->status == QMLA_OK && wire->access == QMT_READ && wire->op)
+		return copy_piece(endpoint, wire);
+	on_ended(endpoint, reply);
+	return 0;
 }
 
 /* Fetches the next packet of replies; false when there is none. */
@@ -447,18 +488,21 @@ static bool receive_replies(struct shm_endpoint *endpoint)
 	return true;
 }
 
-/* Works off one reply, or a piece of it; false when there is none. */
+/* Works off replies for a while; false when there was none. */
 static bool pull(struct shm_endpoint *endpoint)
 {
-	if (!endpoint->alive)
-		return false;
-	/* No room for the end of a read: the messages before it go first. */
-	if (endpoint->out_bytes == sizeof(endpoint->out))
-		return false;
-	if (endpoint->next == endpoint->count && !receive_replies(endpoint))
-		return false;
-	on_reply(endpoint);
-	return true;
+	uint64_t copied = 0;
+	bool moved = false;
+
+	while (endpoint->alive && room(endpoint) > 0 && copied < CONFIRM_BYTES) {
+		if (endpoint->next == endpoint->count && !receive_replies(endpoint))
+			break;
+		copied += on_reply(endpoint);
+		moved = true;
+	}
+	if (endpoint->alive)
+		confirm(endpoint);
+	return moved;
 }
 
 /* ---- waiting ---- */
@@ -493,15 +537,20 @@ qmla_status_t qmt_shm_endpoint_wait(struct qmt_endpoint *base, qmc_time_t deadli
 			*completed = op;
 			return QMLA_OK;
 		}
-		blocked = push(endpoint);
+		blocked = push(endpoint, true);
 		moved = pull(endpoint);
 		now = qmc_clock_now();
 		expire(endpoint, now);
 		if (endpoint->queue.completed.head) {
-			/* The caller may stay away: do not keep the server waiting for an end. */
-			(void)push(endpoint);
+			/* The last one: its end must not wait for a caller who may stay away. */
+			if (!qmt_queue_front(&endpoint->queue))
+				(void)push(endpoint, false);
 			continue;
 		}
+		if (!endpoint->alive)
+			continue;
+		if (!moved)
+			blocked |= push(endpoint, false);
 		if (now >= deadline)
 			return QMLA_ERR_DEADLINE;
 		if (!moved && endpoint->alive)
