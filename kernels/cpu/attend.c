@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Absorbed MLA attention over pages. Query rows (tokens times heads) are taken in
- * groups that fit a core's cache; for each group the sequence's keys go by once,
- * 64 positions a step: each page is turned into floats once for all the group's
- * rows. Tiles begin at multiples of 64 whatever the request, so a token's result
+ * groups that fit a core's cache; for each group the sequence's keys go by once, a
+ * tile at a time: each page is turned into floats once for all the group's rows.
+ * Tiles begin at the same positions whatever the request, so a token's result
  * depends neither on the batch nor on the chunking.
  */
 #include <math.h>
@@ -15,8 +15,7 @@
 #include "kernels/cpu/page.h"
 #include "kernels/numeric.h"
 
-#define TOKENS     QMK_PAGE_TOKENS
-#define GROUP_ROWS 256u /* query rows that share one pass over the keys */
+#define GROUP_ROWS 128u /* query rows that share one pass over the keys */
 #define LOG2_E     1.44269504088896340736f
 
 struct attention {
@@ -55,7 +54,7 @@ size_t qmk_cpu_attend_workspace(const struct qmk_attend_args *args)
 	rows = group_rows(args);
 	width = args->layout->content_dim + args->layout->rope_dim;
 	floats = line_floats(qmk_cpu_keys_scratch(args->layout)) + rows * width +
-		 rows * args->layout->content_dim + rows * TOKENS + 4 * line_floats(rows) +
+		 rows * args->layout->content_dim + rows * QMK_TILE + 4 * line_floats(rows) +
 		 line_floats(width);
 	return floats * sizeof(float) + QMK_CPU_LINE;
 }
@@ -75,7 +74,7 @@ static void place(struct attention *self, const struct qmk_attend_args *args)
 	self->rows.output = at;
 	at += rows * self->rows.values;
 	self->rows.score = at;
-	at += rows * TOKENS;
+	at += rows * QMK_TILE;
 	self->rows.peak = at;
 	at += line_floats(rows);
 	self->rows.sum = at;
@@ -113,7 +112,8 @@ static void load_queries(struct attention *self, size_t first_row, size_t count)
 		qmk_cpu_slice(from, layout->content_dim, 8 / layout->content_bits, factor, query);
 		from = widen(args->query_rope, (first_row + r) * layout->rope_dim, layout->rope_dim,
 			     args->query_dtype, self->staging);
-		qmk_cpu_keys_order_query(&self->keys, from, factor, query + layout->content_dim);
+		qmk_cpu_keys_pair(from, layout->rope_dim, self->keys.half_split, factor,
+				  query + layout->content_dim);
 	}
 	memset(self->rows.query + count * self->rows.width, 0,
 	       (self->rows.rows - count) * self->rows.width * sizeof(float));
@@ -164,39 +164,46 @@ static void finish_rows(const struct attention *self, size_t first_row, size_t c
 	}
 }
 
+/* Where each row stops seeing in the tile that starts at @p base. */
+static void set_ends(const struct attention *self, const struct qmk_sequence *sequence,
+		     uint32_t first, uint32_t queries, uint32_t stop, uint32_t base)
+{
+	uint32_t before = sequence->total - sequence->queries + first;
+
+	for (uint32_t r = 0; r < self->rows.rows; r++) {
+		uint32_t query = r / self->args->heads;
+		uint32_t end = before + 1 + (query < queries ? query : queries - 1);
+
+		end = end < stop ? end : stop;
+		end = end > base ? end - base : 0;
+		self->rows.end[r] = end < QMK_TILE ? end : QMK_TILE;
+	}
+}
+
 /* Queries first … first + queries - 1 of a sequence, all heads. */
 static void attend_group(struct attention *self, const struct qmk_sequence *sequence,
 			 uint32_t first, uint32_t queries)
 {
 	uint32_t heads = self->args->heads, count = queries * heads;
 	uint32_t stop = sequence->key_end ? sequence->key_end : sequence->total;
-	uint32_t seen = sequence->total - sequence->queries + first; /* keys before query `first` */
-	uint32_t last = seen + queries < stop ? seen + queries : stop;
-	uint32_t start = sequence->key_begin;
+	uint32_t seen = sequence->total - sequence->queries + first + queries;
+	uint32_t last = seen < stop ? seen : stop, begin = sequence->key_begin;
 	size_t row = ((size_t)sequence->query_row + first) * heads;
 
 	self->rows.rows = (count + QMK_ATTEND_ROWS - 1) / QMK_ATTEND_ROWS * QMK_ATTEND_ROWS;
 	load_queries(self, row, count);
 	clear_rows(&self->rows);
-	qmk_cpu_keys_begin(&self->keys, sequence, start / TOKENS);
-	for (uint32_t block = start / TOKENS; (uint64_t)block * TOKENS < last; block++) {
-		uint32_t base = block * TOKENS;
-		uint32_t begin = start > base ? start - base : 0;
-		uint32_t end = last - base < TOKENS ? last - base : TOKENS;
+	qmk_cpu_keys_begin(&self->keys, sequence, begin);
+	while (begin < last) {
+		uint32_t base = begin / QMK_TILE * QMK_TILE;
+		uint32_t end = last - base < QMK_TILE ? last : base + QMK_TILE;
 
-		for (uint32_t r = 0; r < self->rows.rows; r++) {
-			uint32_t limit = seen + 1 + (r < count ? r / heads : queries - 1);
-
-			limit = limit < stop ? limit : stop;
-			limit = limit > base ? limit - base : 0;
-			self->rows.end[r] = limit < TOKENS ? limit : TOKENS;
-		}
-		if (begin >= end)
-			break;
-		qmk_cpu_keys_load(&self->keys, block, begin, end);
-		qmk_cpu_attend_score(&self->rows, self->keys.rows, begin, end);
-		qmk_cpu_attend_softmax(&self->rows, begin);
-		qmk_cpu_attend_accumulate(&self->rows, self->keys.rows, begin, end);
+		set_ends(self, sequence, first, queries, stop, base);
+		qmk_cpu_keys_load(&self->keys, begin, end);
+		qmk_cpu_attend_score(&self->rows, self->keys.rows, begin - base, end - base);
+		qmk_cpu_attend_softmax(&self->rows, begin - base);
+		qmk_cpu_attend_accumulate(&self->rows, self->keys.rows, begin - base, end - base);
+		begin = end;
 	}
 	finish_rows(self, row, count);
 }
@@ -215,7 +222,7 @@ static const char *sequence_fault(const struct qmk_attend_args *args,
 		return "a sequence's sink, packed and total lengths are out of order";
 	if (stop > sequence->total || sequence->key_begin > stop)
 		return "a sequence's part of the keys is outside its tokens";
-	if (sequence->total > UINT32_MAX - TOKENS)
+	if (sequence->total > UINT32_MAX - QMK_PAGE_TOKENS)
 		return "a sequence is too long";
 	if (sequence->sink > 0 && !sequence->sink_rows)
 		return "a sequence has sink tokens and no rows for them";

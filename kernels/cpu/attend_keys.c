@@ -7,61 +7,77 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/page.h"
 #include "kernels/cpu/target.h"
-#include "kernels/numeric.h"
+#include "kernels/cpu/vector.h"
 
 #define TOKENS QMK_PAGE_TOKENS
+
+QMK_CLONES
+void qmk_cpu_keys_pair_rows(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end);
+QMK_CLONES
+void qmk_cpu_keys_pair_bf16(const struct qmk_cpu_keys *keys, const uint16_t *natural, float *out);
+QMK_CLONES
+void qmk_cpu_keys_rotate(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end,
+			 uint32_t token);
 
 size_t qmk_cpu_keys_scratch(const struct qmk_layout *layout)
 {
 	size_t width = layout->content_dim + layout->rope_dim;
 
-	return TOKENS * width              /* rows */
-	       + layout->rope_dim          /* mean */
-	       + TOKENS * layout->rope_dim /* step_cos, step_sin */
-	       + 4 * layout->rope_dim;     /* jump, turn: doubles */
+	/* rows; sliced, mean, step_cos and _sin, turn_cos and _sin, turn and jump (doubles) */
+	return QMK_TILE * width + (QMK_TILE + 1 + TOKENS + 1 + 4) * (size_t)layout->rope_dim;
 }
 
-/* Members of pair j: (2j, 2j + 1), or (j, j + d_r / 2). */
-QMK_CLONES
-void qmk_cpu_keys_pair(const float *natural, uint32_t dim, bool half_split, float factor,
-		       float *out);
-
-QMK_CLONES
 void qmk_cpu_keys_pair(const float *natural, uint32_t dim, bool half_split, float factor,
 		       float *out)
 {
-	if (half_split) {
-		for (uint32_t i = 0; i < dim; i++)
-			out[i] = natural[i] * factor;
-		return;
-	}
 	for (uint32_t j = 0; j < dim / 2; j++) {
-		out[j] = natural[2 * j] * factor;
-		out[dim / 2 + j] = natural[2 * j + 1] * factor;
+		out[j] = natural[half_split ? j : 2 * j] * factor;
+		out[dim / 2 + j] = natural[half_split ? dim / 2 + j : 2 * j + 1] * factor;
 	}
 }
 
+QMK_CLONES
+void qmk_cpu_keys_steps(const struct qmk_cpu_keys *keys, float amplitude, uint32_t pairs);
+
 /*
- * Powers of the one-position rotation by repeated multiplication in double: after
- * 64 steps the error is some 1e-14, and it costs no call of sin per token.
+ * Powers of the one-position rotation (in `jump` on entry) by repeated
+ * multiplication in double: after 64 steps the error is some 1e-14, and it costs no
+ * call of sin per token. `turn` holds the running power.
  */
+QMK_CLONES
+void qmk_cpu_keys_steps(const struct qmk_cpu_keys *keys, float amplitude, uint32_t pairs)
+{
+	const double *restrict one = keys->jump;
+	double *restrict power = keys->turn;
+
+	for (uint32_t j = 0; j < pairs; j++) {
+		power[j] = 1;
+		power[pairs + j] = 0;
+	}
+	for (uint32_t t = 0; t < TOKENS; t++) {
+		float *restrict step_cos = keys->step_cos + (size_t)t * pairs;
+		float *restrict step_sin = keys->step_sin + (size_t)t * pairs;
+
+		for (uint32_t j = 0; j < pairs; j++) {
+			double c = power[j], s = power[pairs + j];
+
+			step_cos[j] = (float)c * amplitude;
+			step_sin[j] = (float)s * amplitude;
+			power[j] = c * one[j] - s * one[pairs + j];
+			power[pairs + j] = s * one[j] + c * one[pairs + j];
+		}
+	}
+}
+
 static void build_steps(struct qmk_cpu_keys *keys, const struct qmk_rope *rope, uint32_t pairs)
 {
 	for (uint32_t j = 0; j < pairs; j++) {
-		double angle = (double)rope->inv_freq[j];
-		double one_cos = cos(angle), one_sin = sin(angle), c = 1, s = 0;
-
-		for (uint32_t t = 0; t < TOKENS; t++) {
-			double next = c * one_cos - s * one_sin;
-
-			keys->step_cos[t * pairs + j] = (float)(c * (double)rope->amplitude);
-			keys->step_sin[t * pairs + j] = (float)(s * (double)rope->amplitude);
-			s = s * one_cos + c * one_sin;
-			c = next;
-		}
-		keys->jump[j] = cos(angle * TOKENS);
-		keys->jump[pairs + j] = sin(angle * TOKENS);
+		keys->jump[j] = cos((double)rope->inv_freq[j]);
+		keys->jump[pairs + j] = sin((double)rope->inv_freq[j]);
 	}
+	qmk_cpu_keys_steps(keys, rope->amplitude, pairs);
+	/* The running power is that of 64 positions now: one block. */
+	memcpy(keys->jump, keys->turn, 2 * (size_t)pairs * sizeof(double));
 }
 
 void qmk_cpu_keys_init(struct qmk_cpu_keys *keys, const struct qmk_attend_args *args,
@@ -69,29 +85,34 @@ void qmk_cpu_keys_init(struct qmk_cpu_keys *keys, const struct qmk_attend_args *
 {
 	const struct qmk_layout *layout = args->layout;
 	const struct qmk_constants *constants = qmk_cpu_constants(layout, args->constants);
-	uint32_t dim = layout->rope_dim;
+	size_t dim = layout->rope_dim;
 
 	*keys = (struct qmk_cpu_keys){.args = args};
 	keys->half_split = layout->rope_rotated || args->rope->pairing == QMK_HALF_SPLIT;
 	keys->rows = scratch;
-	keys->mean = keys->rows + (size_t)TOKENS * (layout->content_dim + dim);
+	keys->sliced = keys->rows + QMK_TILE * (layout->content_dim + dim);
+	keys->mean = keys->sliced + QMK_TILE * dim;
 	keys->step_cos = keys->mean + dim;
-	keys->step_sin = keys->step_cos + (size_t)TOKENS * dim / 2;
-	keys->jump = (double *)(keys->step_sin + (size_t)TOKENS * dim / 2);
-	keys->turn = keys->jump + dim;
+	keys->step_sin = keys->step_cos + TOKENS * dim / 2;
+	keys->turn_cos = keys->step_sin + TOKENS * dim / 2;
+	keys->turn_sin = keys->turn_cos + dim / 2;
+	keys->turn = (double *)(keys->turn_sin + dim / 2);
+	keys->jump = keys->turn + dim;
 	memset(keys->mean, 0, dim * sizeof(float));
 	if (constants->rope_mean)
-		qmk_cpu_keys_pair(constants->rope_mean, dim, keys->half_split, 1, keys->mean);
+		qmk_cpu_keys_pair(constants->rope_mean, layout->rope_dim, keys->half_split, 1,
+				  keys->mean);
 	if (!layout->rope_rotated)
-		build_steps(keys, args->rope, dim / 2);
+		build_steps(keys, args->rope, layout->rope_dim / 2);
 }
 
 void qmk_cpu_keys_begin(struct qmk_cpu_keys *keys, const struct qmk_sequence *sequence,
-			uint32_t block)
+			uint32_t position)
 {
-	uint32_t pairs = keys->args->layout->rope_dim / 2;
+	uint32_t pairs = keys->args->layout->rope_dim / 2, block = position / TOKENS;
 
 	keys->sequence = sequence;
+	keys->block = block;
 	if (keys->args->layout->rope_rotated)
 		return;
 	for (uint32_t j = 0; j < pairs; j++) {
@@ -100,6 +121,93 @@ void qmk_cpu_keys_begin(struct qmk_cpu_keys *keys, const struct qmk_sequence *se
 		keys->turn[j] = block == 0 ? 1 : cos(angle);
 		keys->turn[pairs + j] = block == 0 ? 0 : sin(angle);
 	}
+}
+
+/* Sliced RoPE values of packed tokens to their rows, in pair order. */
+QMK_CLONES
+void qmk_cpu_keys_pair_rows(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
+{
+	uint32_t content = keys->args->layout->content_dim, dim = keys->args->layout->rope_dim;
+
+	for (uint32_t t = begin; t < end; t++) {
+		const float *sliced = keys->sliced + (size_t)t * dim;
+		float *out = keys->rows + (size_t)t * (content + dim) + content;
+
+		if (keys->half_split) {
+			qmk_cpu_unslice(sliced, dim, 2, out);
+			continue;
+		}
+		/* A chunk's first fields are the first members of its pairs already. */
+		for (uint32_t j = 0; j < dim / 2; j += QMK_LANES) {
+			qmk_vector first, second;
+
+			qmk_vector_load(&first, sliced + 2 * j);
+			qmk_vector_load(&second, sliced + 2 * j + QMK_LANES);
+			qmk_vector_store(out + j, &first);
+			qmk_vector_store(out + dim / 2 + j, &second);
+		}
+	}
+}
+
+QMK_CLONES
+void qmk_cpu_keys_pair_bf16(const struct qmk_cpu_keys *keys, const uint16_t *natural, float *out)
+{
+	uint32_t pairs = keys->args->layout->rope_dim / 2;
+
+	for (uint32_t j = 0; j < pairs; j += QMK_LANES) {
+		qmk_vector first, second;
+
+		if (keys->half_split) {
+			qmk_vector_load_bf16(&first, natural + j);
+			qmk_vector_load_bf16(&second, natural + pairs + j);
+		} else {
+			qmk_vector_load_bf16_pairs(&first, &second, natural + 2 * j);
+		}
+		qmk_vector_store(out + j, &first);
+		qmk_vector_store(out + pairs + j, &second);
+	}
+}
+
+/* Sixteen pairs: mean added, rotated by the block's start and the token's step in it. */
+QMK_INLINE void rotate_pairs(const struct qmk_cpu_keys *keys, uint32_t token, uint32_t pairs,
+			     uint32_t j, float *key)
+{
+	qmk_vector step_cos, step_sin, turn_cos, turn_sin, x, y, mean, c, s;
+
+	qmk_vector_load(&step_cos, keys->step_cos + (size_t)token * pairs + j);
+	qmk_vector_load(&step_sin, keys->step_sin + (size_t)token * pairs + j);
+	qmk_vector_load(&turn_cos, keys->turn_cos + j);
+	qmk_vector_load(&turn_sin, keys->turn_sin + j);
+	c = turn_cos * step_cos - turn_sin * step_sin;
+	s = turn_sin * step_cos + turn_cos * step_sin;
+	qmk_vector_load(&x, key + j);
+	qmk_vector_load(&mean, keys->mean + j);
+	x += mean;
+	qmk_vector_load(&y, key + pairs + j);
+	qmk_vector_load(&mean, keys->mean + pairs + j);
+	y += mean;
+	step_cos = x * c - y * s;
+	step_sin = x * s + y * c;
+	qmk_vector_store(key + j, &step_cos);
+	qmk_vector_store(key + pairs + j, &step_sin);
+}
+
+/* Rows [begin, end); the first is token @p token of its block. */
+QMK_CLONES
+void qmk_cpu_keys_rotate(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end,
+			 uint32_t token)
+{
+	uint32_t content = keys->args->layout->content_dim;
+	uint32_t pairs = keys->args->layout->rope_dim / 2;
+
+	for (uint32_t j = 0; j < pairs; j++) {
+		keys->turn_cos[j] = (float)keys->turn[j];
+		keys->turn_sin[j] = (float)keys->turn[pairs + j];
+	}
+	for (uint32_t t = begin; t < end; t++)
+		for (uint32_t j = 0; j < pairs; j += QMK_LANES)
+			rotate_pairs(keys, token + t - begin, pairs, j,
+				     keys->rows + (size_t)t * (content + 2 * pairs) + content);
 }
 
 static void next_block(struct qmk_cpu_keys *keys)
@@ -112,97 +220,91 @@ static void next_block(struct qmk_cpu_keys *keys)
 		keys->turn[j] = c * keys->jump[j] - s * keys->jump[pairs + j];
 		keys->turn[pairs + j] = s * keys->jump[j] + c * keys->jump[pairs + j];
 	}
+	keys->block++;
 }
 
-QMK_CLONES
-void qmk_cpu_keys_rotate(const struct qmk_cpu_keys *keys, uint32_t token, uint32_t pairs,
-			 float *restrict key);
-
-/* Adds the mean and rotates by the block's start and the token's step in it. */
-QMK_CLONES
-void qmk_cpu_keys_rotate(const struct qmk_cpu_keys *keys, uint32_t token, uint32_t pairs,
-			 float *restrict key)
+/* The next page's bytes on their way while this one is worked on. */
+static void prefetch_next(const struct qmk_cpu_keys *keys, uint32_t block)
 {
-	const float *restrict mean = keys->mean;
-	const float *restrict step_cos = keys->step_cos + (size_t)token * pairs;
-	const float *restrict step_sin = keys->step_sin + (size_t)token * pairs;
-	const double *restrict turn = keys->turn;
+	const struct qmk_attend_args *args = keys->args;
+	const uint8_t *page;
 
-	for (uint32_t j = 0; j < pairs; j++) {
-		float turn_cos = (float)turn[j], turn_sin = (float)turn[pairs + j];
-		float c = turn_cos * step_cos[j] - turn_sin * step_sin[j];
-		float s = turn_sin * step_cos[j] + turn_cos * step_sin[j];
-		float first = key[j] + mean[j], second = key[pairs + j] + mean[pairs + j];
-
-		key[j] = first * c - second * s;
-		key[pairs + j] = first * s + second * c;
-	}
+	if ((uint64_t)(block + 1) * TOKENS >= keys->sequence->packed_end)
+		return;
+	page = qmk_cpu_page(args->layout, &args->pool,
+			    args->block_table[keys->sequence->table_start + block + 1],
+			    args->layer);
+	for (uint32_t at = 0; at < args->layout->page_bytes; at += QMK_CPU_LINE)
+		__builtin_prefetch(page + at);
 }
 
-static void load_packed(const struct qmk_cpu_keys *keys, const uint8_t *page, uint32_t token,
-			float *row)
-{
-	const struct qmk_layout *layout = keys->args->layout;
-	float sliced[QMK_MAX_ROPE_DIM], natural[QMK_MAX_ROPE_DIM];
-
-	qmk_cpu_page_content(layout, page, token, row);
-	qmk_cpu_page_rope(layout, page, token, sliced);
-	qmk_cpu_unslice(sliced, layout->rope_dim, 8 / layout->rope_bits, natural);
-	qmk_cpu_keys_pair(natural, layout->rope_dim, keys->half_split, 1,
-			  row + layout->content_dim);
-}
-
-static void load_bf16(const struct qmk_cpu_keys *keys, const uint16_t *from, float *row)
-{
-	const struct qmk_layout *layout = keys->args->layout;
-	float natural[QMK_MAX_ROPE_DIM];
-
-	qmk_cpu_slice_bf16(from, layout->content_dim, 8 / layout->content_bits, row);
-	for (uint32_t i = 0; i < layout->rope_dim; i++)
-		natural[i] = qmk_bf16_to_float(from[layout->content_dim + i]);
-	qmk_cpu_keys_pair(natural, layout->rope_dim, keys->half_split, 1,
-			  row + layout->content_dim);
-}
-
-void qmk_cpu_keys_load(struct qmk_cpu_keys *keys, uint32_t block, uint32_t begin, uint32_t end)
+/* Positions [begin, end) of one tile from their page. */
+static void load_packed(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
 {
 	const struct qmk_attend_args *args = keys->args;
 	const struct qmk_layout *layout = args->layout;
-	const struct qmk_sequence *sequence = keys->sequence;
 	size_t width = layout->content_dim + layout->rope_dim;
-	uint32_t first = begin / 4 * 4, last = (end + 3) / 4 * 4;
-	const uint8_t *page = NULL;
+	uint32_t slot = args->block_table[keys->sequence->table_start + begin / TOKENS];
+	const uint8_t *page = qmk_cpu_page(layout, &args->pool, slot, args->layer);
+	uint32_t token = begin % TOKENS, row = begin % QMK_TILE, count = end - begin;
 
-	memset(keys->rows + first * width, 0, (begin - first) * width * sizeof(float));
-	memset(keys->rows + end * width, 0, (last - end) * width * sizeof(float));
-	for (uint32_t t = begin; t < end; t++) {
-		uint32_t position = block * TOKENS + t;
-		float *row = keys->rows + t * width;
-
-		if (position < sequence->sink) {
-			load_bf16(keys, sequence->sink_rows + position * width, row);
-		} else if (position < sequence->packed_end) {
-			if (!page)
-				page = qmk_cpu_page(
-					layout, &args->pool,
-					args->block_table[sequence->table_start + block],
-					args->layer);
-			load_packed(keys, page, t, row);
-		} else {
-			load_bf16(keys,
-				  sequence->recent_rows + (position - sequence->packed_end) * width,
-				  row);
-		}
-		if (!layout->rope_rotated)
-			qmk_cpu_keys_rotate(keys, t, layout->rope_dim / 2,
-					    row + layout->content_dim);
-	}
-	if (!layout->rope_rotated)
-		next_block(keys);
+	qmk_cpu_page_content(layout, page, token, token + count, keys->rows + row * width, width);
+	qmk_cpu_page_rope(layout, page, token, token + count,
+			  keys->sliced + (size_t)row * layout->rope_dim, layout->rope_dim);
+	qmk_cpu_keys_pair_rows(keys, row, row + count);
+	prefetch_next(keys, begin / TOKENS);
 }
 
-void qmk_cpu_keys_order_query(const struct qmk_cpu_keys *keys, const float *query, float factor,
-			      float *out)
+static void load_bf16(const struct qmk_cpu_keys *keys, const uint16_t *from, uint32_t begin,
+		      uint32_t end)
 {
-	qmk_cpu_keys_pair(query, keys->args->layout->rope_dim, keys->half_split, factor, out);
+	const struct qmk_layout *layout = keys->args->layout;
+	size_t width = layout->content_dim + layout->rope_dim;
+
+	for (uint32_t p = begin; p < end; p++, from += width) {
+		float *row = keys->rows + p % QMK_TILE * width;
+
+		qmk_cpu_slice_bf16(from, layout->content_dim, 8 / layout->content_bits, row);
+		qmk_cpu_keys_pair_bf16(keys, from + layout->content_dim, row + layout->content_dim);
+	}
+}
+
+static uint32_t bounded(uint32_t position, uint32_t begin, uint32_t end)
+{
+	uint32_t low = position > begin ? position : begin;
+
+	return low < end ? low : end;
+}
+
+static void clear_around(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
+{
+	size_t width = keys->args->layout->content_dim + keys->args->layout->rope_dim;
+	uint32_t before = begin % 4, after = (4 - end % 4) % 4;
+
+	memset(keys->rows + (begin % QMK_TILE - before) * width, 0, before * width * sizeof(float));
+	if (after > 0)
+		memset(keys->rows + end % QMK_TILE * width, 0, after * width * sizeof(float));
+}
+
+void qmk_cpu_keys_load(struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
+{
+	const struct qmk_layout *layout = keys->args->layout;
+	const struct qmk_sequence *sequence = keys->sequence;
+	size_t width = layout->content_dim + layout->rope_dim;
+	uint32_t sink = bounded(sequence->sink, begin, end);
+	uint32_t packed = bounded(sequence->packed_end, begin, end);
+
+	clear_around(keys, begin, end);
+	if (sink > begin)
+		load_bf16(keys, sequence->sink_rows + begin * width, begin, sink);
+	if (packed > sink)
+		load_packed(keys, sink, packed);
+	if (end > packed)
+		load_bf16(keys, sequence->recent_rows + (packed - sequence->packed_end) * width,
+			  packed, end);
+	if (layout->rope_rotated)
+		return;
+	while (keys->block < begin / TOKENS)
+		next_block(keys);
+	qmk_cpu_keys_rotate(keys, begin % QMK_TILE, begin % QMK_TILE + end - begin, begin % TOKENS);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Keys of one sequence, 64 positions at a time, as float rows: from packed pages
+ * Keys of one sequence, a tile of positions at a time, as float rows: from packed pages
  * and from BF16 rows alike, RoPE part rotated by position. A row is d_c content
  * values in sliced order, then d_r RoPE values in pair order: first members of
  * all pairs, then second members.
@@ -11,16 +11,26 @@
 
 #include "kernels/ops.h"
 
+/**
+ * Positions of a tile; divides 64. Tiles begin at multiples of it. Sized so that
+ * the tile's floats and a few query rows stay in a core's first-level cache.
+ */
+#define QMK_TILE 64u
+
 struct qmk_cpu_keys {
 	const struct qmk_attend_args *args;
 	const struct qmk_sequence *sequence;
-	bool half_split; /* pairing of the stored keys */
-	float *rows;     /* [64][d_c + d_r] */
-	float *mean;     /* [d_r] RoPE mean in pair order */
-	float *step_cos; /* [64][d_r / 2]: rotation from a block's start to its token */
+	bool half_split; /**< pairing of the stored keys */
+	uint32_t block;  /**< whose start `turn` is the rotation of */
+	float *rows;     /**< [QMK_TILE][d_c + d_r]: the tile */
+	float *sliced;   /**< [QMK_TILE][d_r]: RoPE codes' values on their way */
+	float *mean;     /**< [d_r]: RoPE mean in pair order */
+	float *step_cos; /**< [64][d_r / 2]: rotation from a block's start to its token */
 	float *step_sin;
-	double *jump; /* [2][d_r / 2]: cos, sin of 64 positions */
-	double *turn; /* [2][d_r / 2]: cos, sin of the current block's start */
+	float *turn_cos; /**< [d_r / 2]: rotation of the block's start */
+	float *turn_sin;
+	double *turn; /**< [2][d_r / 2]: the same, cos then sin */
+	double *jump; /**< [2][d_r / 2]: rotation of one block */
 };
 
 /** Floats of scratch that qmk_cpu_keys_init wants, 64-byte aligned. */
@@ -30,18 +40,18 @@ size_t qmk_cpu_keys_scratch(const struct qmk_layout *layout);
 void qmk_cpu_keys_init(struct qmk_cpu_keys *keys, const struct qmk_attend_args *args,
 		       float *scratch);
 
-/** Starts on @p sequence at block @p block. */
+/** Starts on @p sequence at position @p position. */
 void qmk_cpu_keys_begin(struct qmk_cpu_keys *keys, const struct qmk_sequence *sequence,
-			uint32_t block);
+			uint32_t position);
 
 /**
- * Fills rows [begin, end) of the tile with the keys of block @p block, zeros
- * around them to whole fours, then moves to the next block.
+ * Fills the tile with the keys of positions [begin, end), all of one tile: position
+ * p in row p % QMK_TILE, zeros around them to whole fours. Positions only grow.
  */
-void qmk_cpu_keys_load(struct qmk_cpu_keys *keys, uint32_t block, uint32_t begin, uint32_t end);
+void qmk_cpu_keys_load(struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end);
 
-/** A query's RoPE part in pair order, times @p factor. */
-void qmk_cpu_keys_order_query(const struct qmk_cpu_keys *keys, const float *query, float factor,
-			      float *out);
+/** A natural RoPE vector in pair order, times @p factor. */
+void qmk_cpu_keys_pair(const float *natural, uint32_t dim, bool half_split, float factor,
+		       float *out);
 
 #endif /* QMK_CPU_ATTEND_KEYS_H */

@@ -9,10 +9,9 @@
 #include "kernels/numeric.h"
 
 #define ROWS   QMK_ATTEND_ROWS
-#define TOKENS QMK_PAGE_TOKENS
+#define TOKENS QMK_TILE
 #define KEYS   4u /* keys a step of the score product */
-
-#define INLINE static inline __attribute__((always_inline))
+#define SPAN   2u /* vectors of output a step of the value product */
 
 QMK_CLONES
 void qmk_cpu_attend_score_rows(const float *query, const float *keys, uint32_t width,
@@ -28,7 +27,7 @@ void qmk_cpu_attend_accumulate_rows(const struct qmk_cpu_rows *rows, uint32_t ro
  * Sums of sixteen vectors as one vector, lane i the sum of lanes of sum[i]: a tree
  * of four levels, each of which interleaves two vectors of partial sums.
  */
-INLINE void sum_lanes(qmk_vector sum[16], qmk_vector *total)
+QMK_INLINE void sum_lanes(qmk_vector sum[16], qmk_vector *total)
 {
 	for (unsigned i = 0; i < 16; i += 2)
 		sum[i / 2] = __builtin_shufflevector(sum[i], sum[i + 1], 0, 16, 2, 18, 4, 20, 6, 22,
@@ -56,17 +55,20 @@ QMK_CLONES
 void qmk_cpu_attend_score_rows(const float *query, const float *keys, uint32_t width,
 			       uint32_t begin, uint32_t end, float *score)
 {
-	for (uint32_t t = begin; t < end; t += KEYS) {
-		const float *key = keys + (size_t)t * width;
+	const size_t stride = width;
+
+	for (size_t t = begin; t < end; t += KEYS) {
+		const float *key = keys + t * stride, *row = query;
 		qmk_vector sum[ROWS * KEYS] = {0}, total;
 
-		for (uint32_t i = 0; i < width; i += QMK_LANES) {
+		for (const float *stop = row + stride; row < stop;
+		     row += QMK_LANES, key += QMK_LANES) {
 			qmk_vector a[ROWS], b;
 
 			for (unsigned r = 0; r < ROWS; r++)
-				qmk_vector_load(&a[r], query + (size_t)r * width + i);
+				qmk_vector_load(&a[r], row + r * stride);
 			for (unsigned k = 0; k < KEYS; k++) {
-				qmk_vector_load(&b, key + (size_t)k * width + i);
+				qmk_vector_load(&b, key + k * stride);
 				for (unsigned r = 0; r < ROWS; r++)
 					sum[r * KEYS + k] += a[r] * b;
 			}
@@ -91,7 +93,7 @@ void qmk_cpu_attend_score(const struct qmk_cpu_rows *rows, const float *keys, ui
  * 2^x for x <= 0, relative error under 2e-7: the polynomial of Cephes' exp2f on
  * [-1/2, 1/2]. Below -126 it gives 2^-126; not a number stays not a number.
  */
-INLINE float power_of_two(float x)
+QMK_INLINE float power_of_two(float x)
 {
 	float bounded = x > -126.0f ? x : -126.0f;
 	float whole = (bounded + 0x1.8p23f) - 0x1.8p23f;
@@ -146,36 +148,38 @@ void qmk_cpu_attend_softmax(const struct qmk_cpu_rows *rows, uint32_t begin)
 	}
 }
 
-/* Four rows: 32 values of each stay in registers while the tile's keys go by. */
+/* Four rows: SPAN vectors of each stay in registers while the tile's keys go by. */
 QMK_CLONES
 void qmk_cpu_attend_accumulate_rows(const struct qmk_cpu_rows *rows, uint32_t row,
 				    const float *keys, uint32_t begin, uint32_t end)
 {
-	const float *weight = rows->score + (size_t)row * TOKENS;
+	const size_t values = rows->values, width = rows->width;
+	const float *first = rows->score + (size_t)row * TOKENS + begin;
 	const float *shrink = rows->shrink + row;
+	float *output = rows->output + row * values;
 
-	for (uint32_t i = 0; i < rows->values; i += 2 * QMK_LANES) {
-		float *output = rows->output + (size_t)row * rows->values + i;
-		qmk_vector sum[ROWS][2], value[2];
+	keys += begin * width;
+	for (size_t i = 0; i < values; i += SPAN * QMK_LANES) {
+		const float *key = keys + i, *weight = first, *stop = first + (end - begin);
+		qmk_vector sum[ROWS][SPAN], value[SPAN];
 
 		for (unsigned r = 0; r < ROWS; r++) {
-			for (unsigned v = 0; v < 2; v++) {
+			for (unsigned v = 0; v < SPAN; v++) {
 				qmk_vector_load(&sum[r][v],
-						output + (size_t)r * rows->values + v * QMK_LANES);
+						output + r * values + i + v * QMK_LANES);
 				sum[r][v] *= shrink[r];
 			}
 		}
-		for (uint32_t t = begin; t < end; t++) {
-			for (unsigned v = 0; v < 2; v++)
-				qmk_vector_load(&value[v],
-						keys + (size_t)t * rows->width + i + v * QMK_LANES);
+		for (; weight < stop; weight++, key += width) {
+			for (unsigned v = 0; v < SPAN; v++)
+				qmk_vector_load(&value[v], key + v * QMK_LANES);
 			for (unsigned r = 0; r < ROWS; r++)
-				for (unsigned v = 0; v < 2; v++)
-					sum[r][v] += weight[r * TOKENS + t] * value[v];
+				for (unsigned v = 0; v < SPAN; v++)
+					sum[r][v] += weight[r * TOKENS] * value[v];
 		}
 		for (unsigned r = 0; r < ROWS; r++)
-			for (unsigned v = 0; v < 2; v++)
-				qmk_vector_store(output + (size_t)r * rows->values + v * QMK_LANES,
+			for (unsigned v = 0; v < SPAN; v++)
+				qmk_vector_store(output + r * values + i + v * QMK_LANES,
 						 &sum[r][v]);
 	}
 }

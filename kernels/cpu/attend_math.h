@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * The three inner loops of attention on one tile of 64 keys. Query rows come in
+ * The three inner loops of attention on one tile of keys. Query rows come in
  * fours; what a row gets does not depend on its neighbours or on how many there
  * are, so a token's result is the same in any batch.
  */
@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "kernels/layout.h"
+#include "kernels/cpu/attend_keys.h"
 
 #define QMK_ATTEND_ROWS 4u /**< rows are padded to a multiple of this */
 
@@ -21,7 +21,7 @@ struct qmk_cpu_rows {
 	uint32_t values; /**< d_c, multiple of 32 */
 	float *query;    /**< [rows][width], scale and log2 e multiplied in */
 	float *output;   /**< [rows][values] */
-	float *score;    /**< [rows][64]: scores, then weights */
+	float *score;    /**< [rows][QMK_TILE]: scores, then weights */
 	float *peak;     /**< [rows] largest score so far, -INFINITY at first */
 	float *sum;      /**< [rows] of weights so far */
 	float *shrink;   /**< [rows] what this tile multiplies earlier output by */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/codes.h"
 
-#include <stddef.h>
+#include <string.h>
 
 #include "kernels/cpu/target.h"
+#include "kernels/cpu/vector.h"
 
 #define TOKENS QMK_PAGE_TOKENS
 
@@ -47,33 +48,57 @@ void qmk_cpu_codes_pack(const uint8_t *codes, uint32_t dim, uint32_t bits, uint8
 	}
 }
 
-static inline __attribute__((always_inline)) void unpack_field(const uint8_t *chunk, unsigned shift,
-							       unsigned mask, float middle,
-							       float scale, float *out)
+/*
+ * One field of each of a chunk's sixteen bytes. code scale and middle scale are
+ * exact in float, so this fused form is (code - middle) scale to the last bit.
+ */
+QMK_INLINE void unpack_field(const qmk_octets *chunk, uint8_t shift, uint8_t mask, float offset,
+			     float scale, float *out)
 {
-	for (unsigned i = 0; i < QMK_CHUNK_BYTES; i++)
-		out[i] = ((float)(int32_t)(chunk[i] >> shift & mask) - middle) * scale;
+	qmk_octets fields = *chunk >> shift & mask;
+	qmk_vector values =
+		__builtin_convertvector(__builtin_convertvector(fields, qmk_integers), qmk_vector);
+
+	values = values * scale - offset;
+	qmk_vector_store(out, &values);
+}
+
+QMK_INLINE void unpack_row(const uint8_t *row, uint32_t chunks, uint32_t bits, uint32_t token,
+			   float offset, float scale, float *out)
+{
+	for (uint32_t c = 0; c < chunks; c++) {
+		qmk_octets chunk;
+
+		memcpy(&chunk, row + QMK_CHUNK_BYTES * qmk_layout_chunk(c, token, chunks),
+		       sizeof(chunk));
+		if (bits == 4) {
+			unpack_field(&chunk, 0, 15, offset, scale, out);
+			unpack_field(&chunk, 4, 15, offset, scale, out + 16);
+			out += 32;
+		} else {
+			unpack_field(&chunk, 0, 3, offset, scale, out);
+			unpack_field(&chunk, 2, 3, offset, scale, out + 16);
+			unpack_field(&chunk, 4, 3, offset, scale, out + 32);
+			unpack_field(&chunk, 6, 3, offset, scale, out + 48);
+			out += 64;
+		}
+	}
 }
 
 QMK_CLONES
-void qmk_cpu_codes_unpack(const uint8_t *row, uint32_t row_bytes, uint32_t bits, uint32_t token,
-			  float middle, float scale, float *out)
+void qmk_cpu_codes_unpack(const struct qmk_cpu_codes *codes, uint32_t begin, uint32_t end)
 {
-	uint32_t chunks = row_bytes / QMK_CHUNK_BYTES;
+	uint32_t chunks = codes->row_bytes / QMK_CHUNK_BYTES;
 
-	for (uint32_t c = 0; c < chunks; c++) {
-		const uint8_t *chunk = row + QMK_CHUNK_BYTES * qmk_layout_chunk(c, token, chunks);
+	for (uint32_t t = begin; t < end; t++) {
+		const uint8_t *row = codes->rows + (size_t)t * codes->row_bytes;
+		float *out = codes->out + (t - begin) * codes->stride;
+		float scale = codes->scale ? codes->scale[t] : 1;
+		float offset = codes->middle * scale;
 
-		if (bits == 4) {
-			unpack_field(chunk, 0, 15, middle, scale, out);
-			unpack_field(chunk, 4, 15, middle, scale, out + 16);
-			out += 32;
-		} else {
-			unpack_field(chunk, 0, 3, middle, scale, out);
-			unpack_field(chunk, 2, 3, middle, scale, out + 16);
-			unpack_field(chunk, 4, 3, middle, scale, out + 32);
-			unpack_field(chunk, 6, 3, middle, scale, out + 48);
-			out += 64;
-		}
+		if (codes->bits == 4)
+			unpack_row(row, chunks, 4, t, offset, scale, out);
+		else
+			unpack_row(row, chunks, 2, t, offset, scale, out);
 	}
 }

@@ -11,6 +11,7 @@
 #ifndef QMK_CPU_CODES_H
 #define QMK_CPU_CODES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/layout.h"
@@ -30,11 +31,18 @@ static inline uint32_t qmk_sliced_place(uint32_t k, uint32_t fields)
 void qmk_cpu_codes_pack(const uint8_t *codes, uint32_t dim, uint32_t bits, uint8_t *bytes,
 			uint8_t *rows);
 
-/**
- * Codes of one row of @p row_bytes bytes, token @p token, as floats less
- * @p middle and times @p scale, in sliced order: out[i] = (code - middle) scale.
- */
-void qmk_cpu_codes_unpack(const uint8_t *row, uint32_t row_bytes, uint32_t bits, uint32_t token,
-			  float middle, float scale, float *out);
+/** A plane's rows of codes and where their values go. */
+struct qmk_cpu_codes {
+	const uint8_t *rows; /**< the plane: row of token 0 */
+	uint32_t row_bytes;
+	uint32_t bits;      /**< 4 or 2 */
+	float *out;         /**< values of token `begin` of qmk_cpu_codes_unpack */
+	size_t stride;      /**< floats between tokens */
+	const float *scale; /**< [64], by token; NULL: ones */
+	float middle;
+};
+
+/** Values of tokens [begin, end) in sliced order: (code - middle) scale[token]. */
+void qmk_cpu_codes_unpack(const struct qmk_cpu_codes *codes, uint32_t begin, uint32_t end);
 
 #endif /* QMK_CPU_CODES_H */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/page.h"
 
-#include <stddef.h>
+#include <stdbool.h>
 
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/quantise_paper.h"
 #include "kernels/cpu/target.h"
+#include "kernels/cpu/vector.h"
 #include "kernels/numeric.h"
 
 /* Code u stands for q + 2^(bits-1) and its value is s (q + 1/2): the middle is 7.5 or 1.5. */
@@ -14,69 +15,90 @@ static float middle_of(uint32_t bits)
 	return (float)(1u << (bits - 1)) - 0.5f;
 }
 
+static const uint8_t *paper_record(const struct qmk_layout *layout, const uint8_t *page,
+				   uint32_t token)
+{
+	return page + layout->content_scales_offset + (size_t)token * layout->record_bytes;
+}
+
 /* paper-c4r4: a group's scale and zero point, on codes unpacked as they are. */
-static void apply_group(float *values, uint32_t count, float scale, uint8_t zero)
+QMK_CLONES
+void qmk_cpu_page_group(float *values, uint32_t count, float scale, float zero);
+
+QMK_CLONES
+void qmk_cpu_page_group(float *values, uint32_t count, float scale, float zero)
 {
 	for (uint32_t i = 0; i < count; i++)
-		values[i] = (values[i] - (float)zero) * scale;
+		values[i] = (values[i] - zero) * scale;
 }
 
-static void paper_content(const struct qmk_layout *layout, const uint8_t *page, uint32_t token,
-			  float *out)
+static void paper_content(const struct qmk_layout *layout, const uint8_t *record, float *values)
 {
-	const uint8_t *record =
-		page + layout->content_scales_offset + (size_t)token * layout->record_bytes;
-
-	qmk_cpu_codes_unpack(page + (size_t)token * layout->content_row_bytes,
-			     layout->content_row_bytes, layout->content_bits, token, 0, 1, out);
 	for (uint32_t g = 0; g < layout->content_groups; g++)
-		apply_group(out + (size_t)g * QMK_PAPER_GROUP, QMK_PAPER_GROUP,
-			    qmk_bf16_to_float(qmk_load16(record + 2 * g)),
-			    record[qmk_paper_content_zero_at(layout) + g]);
+		qmk_cpu_page_group(values + (size_t)g * QMK_PAPER_GROUP, QMK_PAPER_GROUP,
+				   qmk_bf16_to_float(qmk_load16(record + 2 * g)),
+				   record[qmk_paper_content_zero_at(layout) + g]);
 }
 
-static void paper_rope(const struct qmk_layout *layout, const uint8_t *page, uint32_t token,
-		       float *out)
+static void paper_rope(const struct qmk_layout *layout, const uint8_t *record, float *values)
 {
-	const uint8_t *record =
-		page + layout->content_scales_offset + (size_t)token * layout->record_bytes;
 	uint32_t group = layout->rope_dim / layout->rope_groups;
 
-	qmk_cpu_codes_unpack(page + layout->rope_codes_offset +
-				     (size_t)token * layout->rope_row_bytes,
-			     layout->rope_row_bytes, layout->rope_bits, token, 0, 1, out);
 	for (uint32_t g = 0; g < layout->rope_groups; g++)
-		apply_group(out + (size_t)g * group, group,
-			    qmk_bits_float(
-				    qmk_load32(record + qmk_paper_rope_scale_at(layout) + 4 * g)),
-			    record[qmk_paper_rope_zero_at(layout) + g]);
+		qmk_cpu_page_group(values + (size_t)g * group, group,
+				   qmk_bits_float(qmk_load32(
+					   record + qmk_paper_rope_scale_at(layout) + 4 * g)),
+				   record[qmk_paper_rope_zero_at(layout) + g]);
 }
 
-void qmk_cpu_page_content(const struct qmk_layout *layout, const uint8_t *page, uint32_t token,
-			  float *out)
+static void load_scales(const uint8_t *plane, uint32_t begin, uint32_t end, float *scales)
 {
-	if (layout->format == QMK_FORMAT_PAPER_C4R4) {
-		paper_content(layout, page, token, out);
-		return;
-	}
-	qmk_cpu_codes_unpack(
-		page + (size_t)token * layout->content_row_bytes, layout->content_row_bytes,
-		layout->content_bits, token, middle_of(layout->content_bits),
-		qmk_fp16_to_float(qmk_load16(page + layout->content_scales_offset + 2 * token)),
-		out);
+	for (uint32_t t = begin; t < end; t++)
+		scales[t] = qmk_fp16_to_float(qmk_load16(plane + 2 * t));
 }
 
-void qmk_cpu_page_rope(const struct qmk_layout *layout, const uint8_t *page, uint32_t token,
-		       float *out)
+void qmk_cpu_page_content(const struct qmk_layout *layout, const uint8_t *page, uint32_t begin,
+			  uint32_t end, float *out, size_t stride)
 {
-	if (layout->format == QMK_FORMAT_PAPER_C4R4) {
-		paper_rope(layout, page, token, out);
-		return;
-	}
-	qmk_cpu_codes_unpack(
-		page + layout->rope_codes_offset + (size_t)token * layout->rope_row_bytes,
-		layout->rope_row_bytes, layout->rope_bits, token, middle_of(layout->rope_bits),
-		qmk_fp16_to_float(qmk_load16(page + layout->rope_scales_offset + 2 * token)), out);
+	bool paper = layout->format == QMK_FORMAT_PAPER_C4R4;
+	float scales[QMK_PAGE_TOKENS];
+	struct qmk_cpu_codes codes = {
+		.rows = page,
+		.row_bytes = layout->content_row_bytes,
+		.bits = layout->content_bits,
+		.out = out,
+		.stride = stride,
+		.scale = paper ? NULL : scales,
+		.middle = paper ? 0 : middle_of(layout->content_bits),
+	};
+
+	if (!paper)
+		load_scales(page + layout->content_scales_offset, begin, end, scales);
+	qmk_cpu_codes_unpack(&codes, begin, end);
+	for (uint32_t t = begin; paper && t < end; t++)
+		paper_content(layout, paper_record(layout, page, t), out + (t - begin) * stride);
+}
+
+void qmk_cpu_page_rope(const struct qmk_layout *layout, const uint8_t *page, uint32_t begin,
+		       uint32_t end, float *out, size_t stride)
+{
+	bool paper = layout->format == QMK_FORMAT_PAPER_C4R4;
+	float scales[QMK_PAGE_TOKENS];
+	struct qmk_cpu_codes codes = {
+		.rows = page + layout->rope_codes_offset,
+		.row_bytes = layout->rope_row_bytes,
+		.bits = layout->rope_bits,
+		.out = out,
+		.stride = stride,
+		.scale = paper ? NULL : scales,
+		.middle = paper ? 0 : middle_of(layout->rope_bits),
+	};
+
+	if (!paper)
+		load_scales(page + layout->rope_scales_offset, begin, end, scales);
+	qmk_cpu_codes_unpack(&codes, begin, end);
+	for (uint32_t t = begin; paper && t < end; t++)
+		paper_rope(layout, paper_record(layout, page, t), out + (t - begin) * stride);
 }
 
 QMK_CLONES
@@ -109,17 +131,6 @@ void qmk_cpu_slice(const float *natural, uint32_t dim, uint32_t fields, float fa
 				out[at + 16 * f + i] = natural[at + fields * i + f] * factor;
 }
 
-/* Two BF16 at a time: the even one is the low half of a 32-bit word, the odd one the high. */
-static inline __attribute__((always_inline)) void slice_pairs(const uint16_t *natural, float *out)
-{
-	for (unsigned i = 0; i < QMK_CHUNK_BYTES; i++) {
-		uint32_t pair = qmk_load32(natural + 2 * i);
-
-		out[i] = qmk_bits_float(pair << 16);
-		out[16 + i] = qmk_bits_float(pair & 0xffff0000u);
-	}
-}
-
 QMK_CLONES
 void qmk_cpu_slice_bf16(const uint16_t *natural, uint32_t dim, uint32_t fields, float *out)
 {
@@ -127,7 +138,11 @@ void qmk_cpu_slice_bf16(const uint16_t *natural, uint32_t dim, uint32_t fields, 
 
 	for (uint32_t at = 0; at < dim; at += span) {
 		if (fields == 2) {
-			slice_pairs(natural + at, out + at);
+			qmk_vector even, odd;
+
+			qmk_vector_load_bf16_pairs(&even, &odd, natural + at);
+			qmk_vector_store(out + at, &even);
+			qmk_vector_store(out + at + QMK_LANES, &odd);
 			continue;
 		}
 		for (unsigned i = 0; i < QMK_CHUNK_BYTES; i++)

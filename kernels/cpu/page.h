@@ -7,17 +7,18 @@
 #ifndef QMK_CPU_PAGE_H
 #define QMK_CPU_PAGE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/layout.h"
 
-/** Content of @p token: [d_c] floats. */
-void qmk_cpu_page_content(const struct qmk_layout *layout, const uint8_t *page, uint32_t token,
-			  float *out);
+/** Content of tokens [begin, end): [d_c] floats each, @p stride floats apart. */
+void qmk_cpu_page_content(const struct qmk_layout *layout, const uint8_t *page, uint32_t begin,
+			  uint32_t end, float *out, size_t stride);
 
-/** RoPE key of @p token as stored: [d_r] floats. */
-void qmk_cpu_page_rope(const struct qmk_layout *layout, const uint8_t *page, uint32_t token,
-		       float *out);
+/** RoPE keys of tokens [begin, end) as stored: [d_r] floats each, @p stride floats apart. */
+void qmk_cpu_page_rope(const struct qmk_layout *layout, const uint8_t *page, uint32_t begin,
+		       uint32_t end, float *out, size_t stride);
 
 /** Natural order from sliced order, @p fields (2 or 4) codes a byte. */
 void qmk_cpu_unslice(const float *sliced, uint32_t dim, uint32_t fields, float *out);

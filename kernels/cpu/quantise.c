@@ -70,10 +70,8 @@ void qmk_cpu_quantise_try(const float base[TOKENS], float ratio, struct trial *t
 }
 
 /* Rounds one coordinate of 64 tokens: codes, errors against the value itself, judged error. */
-static inline __attribute__((always_inline)) void round_row(const struct qmk_cpu_plane *plane,
-							    uint32_t i,
-							    const float *restrict target,
-							    struct trial *restrict trial)
+QMK_INLINE void round_row(const struct qmk_cpu_plane *plane, uint32_t i,
+			  const float *restrict target, struct trial *restrict trial)
 {
 	const float *restrict value = plane->values + (size_t)i * TOKENS;
 	float *restrict error = plane->errors + (size_t)i * TOKENS;
@@ -106,8 +104,8 @@ void qmk_cpu_quantise_plain(const struct qmk_cpu_plane *plane, struct trial *tri
  * Targets of ROWS coordinates as far as the first `known` coordinates' errors go:
  * a product of ROWS rows of A with errors [known][64].
  */
-static inline __attribute__((always_inline)) void
-targets_of_rows(const struct qmk_cpu_plane *plane, uint32_t first, uint32_t known, float *target)
+QMK_INLINE void targets_of_rows(const struct qmk_cpu_plane *plane, uint32_t first, uint32_t known,
+				float *target)
 {
 	const float *feedback = plane->feedback + (size_t)first * plane->dim;
 	qmk_vector sum[ROWS][VECTORS], error[VECTORS];

@@ -32,11 +32,11 @@ static void unpack_page(const struct qmk_unpack_args *args, const struct qmk_con
 	for (uint32_t t = 0; t < QMK_PAGE_TOKENS; t++) {
 		size_t row = first_row + t;
 
-		qmk_cpu_page_content(layout, page, t, sliced);
+		qmk_cpu_page_content(layout, page, t, t + 1, sliced, 0);
 		write_row(sliced, layout->content_dim, 8 / layout->content_bits,
 			  constants->content_mean, args->dtype, args->content,
 			  row * args->content_stride);
-		qmk_cpu_page_rope(layout, page, t, sliced);
+		qmk_cpu_page_rope(layout, page, t, t + 1, sliced, 0);
 		write_row(sliced, layout->rope_dim, 8 / layout->rope_bits, constants->rope_mean,
 			  args->dtype, args->rope, row * args->rope_stride);
 	}
