@@ -103,7 +103,7 @@ typedef struct qmla_client_config {
 /** Makes a client; connects on first use. Strings are copied. */
 qmla_status_t qmla_client_create(const qmla_client_config_t *config, qmla_client_t **client);
 
-/** Ends watches, closes connections, frees. Accepts NULL. No other call may be running. */
+/** Closes connections, frees. Accepts NULL. No call may be running; watches are closed before. */
 void qmla_client_destroy(qmla_client_t *client);
 
 /** Makes memory that blocks are fetched into or published from known to the transports. */
@@ -137,7 +137,8 @@ typedef struct qmla_fetch_stats {
  * generation, every page's checksum); memory behind it may hold anything.
  * Returns QMLA_OK also for a miss or a failed node; only a caller's mistake or
  * no memory is an error. @p statuses (may be NULL) says of each block why it is
- * not there. @p stats may be NULL.
+ * not there; QMLA_ERR_CANCELLED: it lies behind the end of the run. @p stats may
+ * be NULL.
  */
 qmla_status_t qmla_client_fetch(qmla_client_t *client, const qmla_key_t *keys, size_t count,
 				void *const *blocks, uint32_t timeout_ms, size_t *prefix,
@@ -145,9 +146,14 @@ qmla_status_t qmla_client_fetch(qmla_client_t *client, const qmla_key_t *keys, s
 
 /**
  * Publishes sealed blocks (generation 0 in the header; it is set on the way,
- * the caller's memory is not written). @p statuses gets one a key:
- * QMLA_OK, QMLA_ERR_ALREADY_EXISTS (as good), QMLA_ERR_RESOURCE_EXHAUSTED,
- * QMLA_ERR_UNAVAILABLE… Returns the first failure other than already_exists.
+ * the caller's memory is not written). The keys are one chain, in order.
+ * @p statuses (may be NULL) gets one a key: QMLA_OK, QMLA_ERR_ALREADY_EXISTS (as
+ * good), QMLA_ERR_BUSY (another writer is at it: as good once that one commits),
+ * QMLA_ERR_RESOURCE_EXHAUSTED, QMLA_ERR_UNAVAILABLE… A full node is asked again
+ * as it says, a failed one is left for the next in rank; at the first key that
+ * fails for good the rest is left out with the same status, since nobody finds a
+ * block behind a hole. Returns that failure. Only headers are checked here; a
+ * reader checks the pages.
  */
 qmla_status_t qmla_client_publish(qmla_client_t *client, const qmla_key_t *keys, size_t count,
 				  const void *const *blocks, uint32_t timeout_ms,
