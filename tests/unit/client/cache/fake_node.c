@@ -661,3 +661,14 @@ void fake_node_remove(struct fake_node *node, const qmla_key_t *key)
 		slot->state = SLOT_FREE;
 	pthread_mutex_unlock(&node->state->lock);
 }
+
+void fake_node_reserve(struct fake_node *node, const qmla_key_t *key)
+{
+	ProtobufCBinaryData binary = {sizeof(key->bytes), (uint8_t *)(uintptr_t)key->bytes};
+	Qmla__V1__ReserveEntry entry;
+
+	qmla__v1__reserve_entry__init(&entry);
+	pthread_mutex_lock(&node->state->lock);
+	must(reserve_one(node->state, &binary, &entry) == QMLA__V1__CODE__CODE_OK);
+	pthread_mutex_unlock(&node->state->lock);
+}

@@ -58,6 +58,8 @@ void fake_node_stop(struct fake_node *node);
 uint32_t fake_node_blocks(struct fake_node *node);
 bool fake_node_has(struct fake_node *node, const qmla_key_t *key);
 void fake_node_remove(struct fake_node *node, const qmla_key_t *key);
+/** Reserves a slot for @p key and leaves it at that. */
+void fake_node_reserve(struct fake_node *node, const qmla_key_t *key);
 /** The bytes of a committed block in the pool, NULL when it is not there. */
 uint8_t *fake_node_block(struct fake_node *node, const qmla_key_t *key);
 uint16_t fake_node_port(const struct fake_node *node);
