@@ -189,7 +189,19 @@ static qmla_status_t read_layer(const struct qmw_safetensors *file, uint32_t i,
 	return QMLA_OK;
 }
 
-/* Every tensor must be one of ours: a misspelt or surplus layer would be ignored silently. */
+static bool is_array_name(const char *name)
+{
+	static const char *const names[] = {"content_mean",   "rope_mean",       "content_feedback",
+					    "content_weight", "rope_feedback",   "rope_weight",
+					    "rope_scale",     "content_rotation"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	return false;
+}
+
+/* Every tensor must be one of ours: a misspelt one or a surplus layer would be ignored silently. */
 static qmla_status_t check_names(const struct qmw_safetensors *file, uint32_t layers)
 {
 	for (uint32_t i = 0; i < qmw_safetensors_count(file); i++) {
@@ -197,10 +209,11 @@ static qmla_status_t check_names(const struct qmw_safetensors *file, uint32_t la
 		unsigned layer;
 		int used = 0;
 
-		if (sscanf(name, "layers.%9u.%n", &layer, &used) == 1 && used && layer < layers)
+		if (sscanf(name, "layers.%9u.%n", &layer, &used) == 1 && used && layer < layers &&
+		    is_array_name(name + used))
 			continue;
 		qmc_error(COMPONENT,
-			  "%s: tensor %s belongs to no layer of a model of %" PRIu32 "; " REMEDY,
+			  "%s: tensor %s is no constant of a model of %" PRIu32 " layers; " REMEDY,
 			  qmw_safetensors_path(file), name, layers);
 		return QMLA_ERR_FORMAT;
 	}
