@@ -30,3 +30,7 @@ if(QMLA_SANITIZE)
 		$<$<COMPILE_LANGUAGE:C>:-fno-omit-frame-pointer> $<$<COMPILE_LANGUAGE:C>:-fno-sanitize-recover=all>)
 	add_link_options(-fsanitize=${QMLA_SANITIZE})
 endif()
+if(QMLA_FUZZ)
+	# Coverage of the libraries too; without it libFuzzer would be blind past its entry point.
+	add_compile_options($<$<COMPILE_LANGUAGE:C>:-fsanitize=fuzzer-no-link>)
+endif()
