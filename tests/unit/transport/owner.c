@@ -2,11 +2,17 @@
 #include "owner.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -52,10 +58,21 @@ static void finished(void *user, const struct qmt_access_request *request, uint6
 	pthread_mutex_unlock(&owner->lock);
 }
 
-void owner_start_with(struct owner *owner, const char *transport, uint64_t bytes,
-		      uint32_t max_peers, int64_t idle_timeout_ns)
+static bool memory_create(struct qmt_memory *memory, uint64_t bytes)
+{
+	memory->bytes = bytes;
+	memory->fd = memfd_create("owner", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (memory->fd < 0 || ftruncate(memory->fd, (off_t)bytes) < 0)
+		return false;
+	memory->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0);
+	return memory->base != MAP_FAILED;
+}
+
+bool owner_create(struct owner *owner, const char *transport, uint64_t bytes, uint32_t max_peers,
+		  int64_t idle_timeout_ns)
 {
 	struct qmt_server_config config = {
+		.listen = "[::1]:0",
 		.max_peers = max_peers,
 		.idle_timeout_ns = idle_timeout_ns,
 		.callbacks = {.user = owner, .authorize = authorize, .finished = finished},
@@ -63,29 +80,26 @@ void owner_start_with(struct owner *owner, const char *transport, uint64_t bytes
 
 	memset(owner, 0, sizeof(*owner));
 	owner->ops = qmt_transport_find(transport);
-	assert_non_null(owner->ops);
 	pthread_mutex_init(&owner->lock, NULL);
 	owner->token_state = calloc(TOKENS, 1);
-	assert_non_null(owner->token_state);
-	owner->memory.bytes = bytes;
-	owner->memory.fd = memfd_create("owner", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	assert_true(owner->memory.fd >= 0);
-	assert_int_equal(ftruncate(owner->memory.fd, (off_t)bytes), 0);
-	owner->memory.base =
-		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owner->memory.fd, 0);
-	assert_ptr_not_equal(owner->memory.base, MAP_FAILED);
+	if (!owner->ops || !owner->token_state || !memory_create(&owner->memory, bytes))
+		return false;
 	if (strcmp(transport, "shm") == 0) {
 		strcpy(owner->directory, "/tmp/qmt-test-XXXXXX");
-		assert_non_null(mkdtemp(owner->directory));
+		if (!mkdtemp(owner->directory))
+			return false;
 		config.listen = owner->directory;
-	} else {
-		config.listen = "[::1]:0";
 	}
-	assert_int_equal(owner->ops->server_create(&config, &owner->server), QMLA_OK);
-	assert_int_equal(owner->ops->server_address(owner->server, &owner->address), QMLA_OK);
-	assert_int_equal(owner->ops->server_register(owner->server, &owner->memory, OWNER_REGION,
-						     &owner->handle),
-			 QMLA_OK);
+	return owner->ops->server_create(&config, &owner->server) == QMLA_OK &&
+	       owner->ops->server_address(owner->server, &owner->address) == QMLA_OK &&
+	       owner->ops->server_register(owner->server, &owner->memory, OWNER_REGION,
+					   &owner->handle) == QMLA_OK;
+}
+
+void owner_start_with(struct owner *owner, const char *transport, uint64_t bytes,
+		      uint32_t max_peers, int64_t idle_timeout_ns)
+{
+	assert_true(owner_create(owner, transport, bytes, max_peers, idle_timeout_ns));
 }
 
 void owner_start(struct owner *owner, const char *transport, uint64_t bytes)
@@ -190,4 +204,104 @@ unsigned open_descriptors(void)
 void sleep_ms(int ms)
 {
 	qmc_clock_sleep_until(qmc_clock_after(ms * QMC_NS_PER_MS));
+}
+
+pid_t child_start(int (*run)(int to_parent, const char *transport), const char *transport,
+		  int *to_child)
+{
+	int pair[2];
+	pid_t child;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		close(pair[0]);
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		_exit(run(pair[1], transport));
+	}
+	close(pair[1]);
+	*to_child = pair[0];
+	return child;
+}
+
+int child_join(pid_t child, int to_child)
+{
+	int status = 0;
+
+	close(to_child);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void child_stop(pid_t child)
+{
+	int status = 0;
+
+	assert_int_equal(kill(child, SIGSTOP), 0);
+	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+	assert_true(WIFSTOPPED(status));
+}
+
+void child_kill(pid_t child, int to_child)
+{
+	kill(child, SIGKILL);
+	assert_int_equal(child_join(child, to_child), -1);
+}
+
+static bool ready(int fd, short events)
+{
+	struct pollfd pfd = {.fd = fd, .events = events};
+
+	return poll(&pfd, 1, 5000) == 1;
+}
+
+bool tell(int fd, const void *data, size_t bytes)
+{
+	const uint8_t *p = data;
+
+	while (bytes > 0) {
+		ssize_t n = ready(fd, POLLOUT) ? send(fd, p, bytes, MSG_NOSIGNAL) : -1;
+
+		if (n <= 0)
+			return false;
+		p += n;
+		bytes -= (size_t)n;
+	}
+	return true;
+}
+
+bool hear(int fd, void *data, size_t bytes)
+{
+	uint8_t *p = data;
+
+	while (bytes > 0) {
+		ssize_t n = ready(fd, POLLIN) ? recv(fd, p, bytes, 0) : -1;
+
+		if (n <= 0)
+			return false;
+		p += n;
+		bytes -= (size_t)n;
+	}
+	return true;
+}
+
+static unsigned descriptors_before;
+
+int remember_descriptors(void **state)
+{
+	(void)state;
+	descriptors_before = open_descriptors();
+	return 0;
+}
+
+int check_descriptors(void **state)
+{
+	unsigned now = open_descriptors();
+
+	(void)state;
+	if (now == descriptors_before)
+		return 0;
+	fprintf(stderr, "%u descriptors are open, %u were\n", now, descriptors_before);
+	return -1;
 }

@@ -9,6 +9,7 @@
 #define OWNER_H
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "transport/transport.h"
 
@@ -32,7 +33,10 @@ struct owner {
 	uint8_t *token_state; /**< by token: 1 allowed, 2 finished */
 };
 
-/** Starts a server over @p bytes of fresh memory; fails the test when it cannot. */
+/** Starts a server over @p bytes of fresh memory; for a forked child: asserts nothing. */
+bool owner_create(struct owner *owner, const char *transport, uint64_t bytes, uint32_t max_peers,
+		  int64_t idle_timeout_ns);
+/** As owner_create without limits; fails the test when it cannot. */
 void owner_start(struct owner *owner, const char *transport, uint64_t bytes);
 /** As owner_start, with limits. */
 void owner_start_with(struct owner *owner, const char *transport, uint64_t bytes,
@@ -53,6 +57,27 @@ unsigned owner_in_flight(struct owner *owner);
 bool owner_settles(struct owner *owner, int ms);
 /** A consistent copy of the counters. */
 struct owner owner_snapshot(struct owner *owner);
+
+/**
+ * A child process, forked while this one has no threads, that runs @p run with
+ * its end of a socket to the parent and exits with what run returns. It is
+ * killed with this process.
+ */
+pid_t child_start(int (*run)(int to_parent, const char *transport), const char *transport,
+		  int *to_child);
+/** Stops a child (SIGSTOP) and waits until it stands. */
+void child_stop(pid_t child);
+/** Kills and reaps a child and closes the socket to it. */
+void child_kill(pid_t child, int to_child);
+/** Waits for the child's exit status; -1 when it was killed by a signal. */
+int child_join(pid_t child, int to_child);
+/** Sends or receives exactly @p bytes within five seconds. */
+bool tell(int fd, const void *data, size_t bytes);
+bool hear(int fd, void *data, size_t bytes);
+
+/** For cmocka: the test must leave as many descriptors open as it found. */
+int remember_descriptors(void **state);
+int check_descriptors(void **state);
 
 /** Reproducible bytes. */
 void fill_pattern(void *memory, size_t bytes, uint64_t seed);

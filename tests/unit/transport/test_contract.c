@@ -3,10 +3,11 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -258,15 +259,592 @@ static void wrong_cookie_or_life_is_refused(void **state)
 	owner_stop(&owner);
 }
 
+static void wait_may_time_out_and_go_on(void **state)
+{
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op op, *completed = NULL;
+	uint8_t *local = malloc(8 * MIB);
+	qmla_status_t status;
+	int tries = 0;
+
+	(void)state;
+	owner_start(&owner, transport, 8 * MIB);
+	endpoint = owner_connect(&owner);
+	op = owner_op(&owner, QMT_READ, 0, local, 8 * MIB);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_OK);
+	/* A deadline that has passed still moves what can be moved. */
+	while ((status = owner.ops->endpoint_wait(endpoint, 0, &completed)) == QMLA_ERR_DEADLINE) {
+		assert_null(completed);
+		assert_true(tries++ < 5000);
+		sleep_ms(1);
+	}
+	assert_int_equal(status, QMLA_OK);
+	assert_ptr_equal(completed, &op);
+	assert_int_equal(op.status, QMLA_OK);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(local);
+}
+
+static void cancelled_operations_leave_memory_alone(void **state)
+{
+	enum { COUNT = 200 };
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op *ops = calloc(COUNT, sizeof(*ops)), *completed = NULL;
+	uint8_t *local = calloc(COUNT, MIB / 4);
+	unsigned cancelled = 0;
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	endpoint = owner_connect(&owner);
+	memset(owner.memory.base, 0xee, MIB);
+	for (size_t i = 0; i < COUNT; i++) {
+		ops[i] = owner_op(&owner, QMT_READ, 0, local + i * MIB / 4, MIB / 4);
+		assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[i]), QMLA_OK);
+	}
+	/* The first brings the window onto the wire; the rest is cancelled there or queued. */
+	assert_int_equal(owner.ops->endpoint_wait(endpoint, QMC_TIME_NEVER, &completed), QMLA_OK);
+	assert_ptr_equal(completed, &ops[0]);
+	for (size_t i = COUNT; i-- > 1;)
+		owner.ops->endpoint_cancel(endpoint, &ops[i]);
+	/* Cancelled again, or after completion: nothing happens. */
+	owner.ops->endpoint_cancel(endpoint, &ops[5]);
+	owner.ops->endpoint_cancel(endpoint, &ops[0]);
+	for (size_t i = 1; i < COUNT; i++) {
+		assert_int_equal(owner.ops->endpoint_wait(endpoint, 0, &completed), QMLA_OK);
+		assert_non_null(completed);
+		cancelled += completed->status == QMLA_ERR_CANCELLED;
+		if (completed->status == QMLA_ERR_CANCELLED)
+			memset(completed->local, 0x11, MIB / 4);
+	}
+	assert_true(cancelled >= COUNT - 64);
+	assert_int_equal(owner.ops->endpoint_wait(endpoint, 0, &completed), QMLA_OK);
+	assert_null(completed);
+	/* What comes next gets through what was cancelled on the wire. */
+	{
+		struct qmt_op op = owner_op(&owner, QMT_READ, 0, local, MIB / 4);
+
+		assert_int_equal(run_one(&owner, endpoint, &op), QMLA_OK);
+	}
+	for (size_t i = 1; i < COUNT; i++) {
+		const uint8_t *p = ops[i].local;
+		uint8_t expected = ops[i].status == QMLA_OK ? 0xee : 0x11;
+
+		assert_int_equal(p[0], expected);
+		assert_memory_equal(p, p + 1, MIB / 4 - 1);
+	}
+	assert_true(owner.ops->endpoint_alive(endpoint));
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(ops);
+	free(local);
+}
+
+static void an_endpoint_may_go_with_operations_posted(void **state)
+{
+	enum { COUNT = 50 };
+	struct owner owner;
+	struct qmt_op ops[COUNT], *completed = NULL;
+	uint8_t *local = malloc(COUNT * MIB / 4);
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	for (int round = 0; round < 4; round++) {
+		struct qmt_endpoint *endpoint = owner_connect(&owner);
+
+		for (size_t i = 0; i < COUNT; i++) {
+			ops[i] = owner_op(&owner, (i + (size_t)round) % 3 ? QMT_READ : QMT_WRITE, 0,
+					  local + i * MIB / 4, MIB / 4);
+			assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[i]), QMLA_OK);
+		}
+		for (int i = 0; i < round; i++)
+			(void)owner.ops->endpoint_wait(endpoint, 0, &completed);
+		owner.ops->endpoint_destroy(endpoint);
+		memset(local, 0x33, COUNT * MIB / 4);
+		for (size_t i = 0; i < COUNT * MIB / 4; i += 997)
+			assert_int_equal(local[i], 0x33);
+	}
+	assert_true(owner_settles(&owner, 5000));
+	owner_stop(&owner);
+	free(local);
+}
+
+static void max_peers_is_kept(void **state)
+{
+	struct owner owner;
+	struct qmt_endpoint *endpoints[3], *refused = NULL;
+	struct qmt_server_stats stats = {0};
+	int tries = 0;
+
+	(void)state;
+	owner_start_with(&owner, transport, MIB, 3, 0);
+	for (size_t i = 0; i < 3; i++)
+		endpoints[i] = owner_connect(&owner);
+	assert_int_equal(owner.ops->endpoint_create(&owner.address,
+						    qmc_clock_after(5 * QMC_NS_PER_S), &refused),
+			 QMLA_ERR_RESOURCE_EXHAUSTED);
+	owner.ops->server_stats(owner.server, &stats);
+	assert_int_equal(stats.peers, 3);
+	/* One goes, one may come. */
+	owner.ops->endpoint_destroy(endpoints[1]);
+	do {
+		sleep_ms(2);
+		owner.ops->server_stats(owner.server, &stats);
+	} while (stats.peers == 3 && tries++ < 1000);
+	endpoints[1] = owner_connect(&owner);
+	for (size_t i = 0; i < 3; i++)
+		owner.ops->endpoint_destroy(endpoints[i]);
+	owner_stop(&owner);
+}
+
+static void destroying_the_server_ends_everything(void **state)
+{
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op ops[4], *completed = NULL;
+	uint8_t *local = malloc(64 * MIB);
+
+	(void)state;
+	owner_start(&owner, transport, 16 * MIB);
+	endpoint = owner_connect(&owner);
+	for (size_t i = 0; i < 4; i++) {
+		ops[i] = owner_op(&owner, QMT_READ, 0, local + i * 16 * MIB, 16 * MIB);
+		assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[i]), QMLA_OK);
+	}
+	assert_int_equal(owner.ops->endpoint_wait(endpoint, 0, &completed), QMLA_ERR_DEADLINE);
+	for (int i = 0; i < 2000 && owner_in_flight(&owner) == 0; i++)
+		sleep_ms(1);
+	assert_true(owner_in_flight(&owner) > 0);
+	owner_stop_server(&owner);
+	assert_int_equal(owner_in_flight(&owner), 0);
+	assert_true(owner_snapshot(&owner).finished_failed > 0);
+	for (size_t i = 0; i < 4; i++) {
+		assert_int_equal(owner.ops->endpoint_wait(endpoint, QMC_TIME_NEVER, &completed),
+				 QMLA_OK);
+		assert_non_null(completed);
+	}
+	assert_int_equal(ops[3].status, QMLA_ERR_UNAVAILABLE);
+	assert_false(owner.ops->endpoint_alive(endpoint));
+	ops[0] = owner_op(&owner, QMT_READ, 0, local, 1);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[0]), QMLA_ERR_UNAVAILABLE);
+	owner.ops->endpoint_destroy(endpoint);
+	/* Nobody is there any more. */
+	assert_int_equal(owner.ops->endpoint_create(&owner.address,
+						    qmc_clock_after(5 * QMC_NS_PER_S), &endpoint),
+			 QMLA_ERR_UNAVAILABLE);
+	owner_stop(&owner);
+	free(local);
+}
+
+/* ---- other processes ---- */
+
+/* A server in a process of its own; the parent gets its address and handle. */
+static int serve(int to_parent, const char *name)
+{
+	struct owner owner;
+	char ignored;
+
+	if (!owner_create(&owner, name, 16 * MIB, 0, 0))
+		return 1;
+	fill_pattern(owner.memory.base, 16 * MIB, 3);
+	if (!tell(to_parent, &owner.address, sizeof(owner.address)) ||
+	    !tell(to_parent, &owner.handle, sizeof(owner.handle)) ||
+	    !tell(to_parent, owner.directory, sizeof(owner.directory)))
+		return 2;
+	(void)recv(to_parent, &ignored, 1, 0); /* until the parent closes its end */
+	owner.ops->server_destroy(owner.server);
+	return owner_in_flight(&owner) ? 3 : 0;
+}
+
+struct remote {
+	struct owner owner; /* address and handle only */
+	pid_t child;
+	int to_child;
+};
+
+static void remote_start(struct remote *remote)
+{
+	memset(remote, 0, sizeof(*remote));
+	remote->child = child_start(serve, transport, &remote->to_child);
+	remote->owner.ops = qmt_transport_find(transport);
+	assert_true(hear(remote->to_child, &remote->owner.address, sizeof(remote->owner.address)));
+	assert_true(hear(remote->to_child, &remote->owner.handle, sizeof(remote->owner.handle)));
+	assert_true(
+		hear(remote->to_child, remote->owner.directory, sizeof(remote->owner.directory)));
+}
+
+static void remove_directory(struct remote *remote)
+{
+	char command[128];
+
+	if (!remote->owner.directory[0])
+		return;
+	snprintf(command, sizeof(command), "rm -rf %s", remote->owner.directory);
+	assert_int_equal(system(command), 0);
+}
+
+static void a_stopped_server_costs_one_deadline(void **state)
+{
+	struct remote remote;
+	struct qmt_endpoint *endpoint, *late = NULL;
+	struct qmt_op ops[3], *completed;
+	uint8_t *local = malloc(3 * MIB);
+	qmc_time_t begin;
+
+	(void)state;
+	remote_start(&remote);
+	endpoint = owner_connect(&remote.owner);
+	ops[0] = owner_op(&remote.owner, QMT_READ, 0, local, MIB);
+	assert_int_equal(run_one(&remote.owner, endpoint, &ops[0]), QMLA_OK);
+	child_stop(remote.child);
+	begin = qmc_clock_now();
+	for (size_t i = 0; i < 3; i++) {
+		ops[i] = owner_op(&remote.owner, i == 1 ? QMT_WRITE : QMT_READ, 0, local + i * MIB,
+				  MIB);
+		if (i == 2)
+			ops[i].deadline = begin + 300 * QMC_NS_PER_MS;
+		assert_int_equal(remote.owner.ops->endpoint_post(endpoint, &ops[i]), QMLA_OK);
+	}
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(
+			remote.owner.ops->endpoint_wait(endpoint, QMC_TIME_NEVER, &completed),
+			QMLA_OK);
+	assert_in_range(qmc_clock_now() - begin, 290 * QMC_NS_PER_MS, 3 * QMC_NS_PER_S);
+	assert_int_equal(ops[0].status, QMLA_ERR_UNAVAILABLE);
+	assert_int_equal(ops[1].status, QMLA_ERR_UNAVAILABLE);
+	assert_int_equal(ops[2].status, QMLA_ERR_DEADLINE);
+	assert_false(remote.owner.ops->endpoint_alive(endpoint));
+	remote.owner.ops->endpoint_destroy(endpoint);
+	/* A new connection is accepted by the kernel, but nobody shakes hands. */
+	begin = qmc_clock_now();
+	assert_int_equal(remote.owner.ops->endpoint_create(&remote.owner.address,
+							   qmc_clock_after(100 * QMC_NS_PER_MS),
+							   &late),
+			 QMLA_ERR_DEADLINE);
+	assert_true(qmc_clock_now() - begin < 3 * QMC_NS_PER_S);
+	kill(remote.child, SIGCONT);
+	endpoint = owner_connect(&remote.owner);
+	ops[0] = owner_op(&remote.owner, QMT_READ, 0, local, MIB);
+	assert_int_equal(run_one(&remote.owner, endpoint, &ops[0]), QMLA_OK);
+	remote.owner.ops->endpoint_destroy(endpoint);
+	assert_int_equal(child_join(remote.child, remote.to_child), 0);
+	remove_directory(&remote);
+	free(local);
+}
+
+static void a_killed_server_is_noticed_at_once(void **state)
+{
+	struct remote remote;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op ops[2], *completed;
+	uint8_t *local = malloc(MIB);
+	qmc_time_t begin;
+
+	(void)state;
+	remote_start(&remote);
+	endpoint = owner_connect(&remote.owner);
+	child_stop(remote.child);
+	for (size_t i = 0; i < 2; i++) {
+		ops[i] = owner_op(&remote.owner, QMT_READ, 0, local, MIB);
+		assert_int_equal(remote.owner.ops->endpoint_post(endpoint, &ops[i]), QMLA_OK);
+	}
+	assert_int_equal(remote.owner.ops->endpoint_wait(endpoint, 0, &completed),
+			 QMLA_ERR_DEADLINE);
+	begin = qmc_clock_now();
+	child_kill(remote.child, remote.to_child);
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(
+			remote.owner.ops->endpoint_wait(endpoint, QMC_TIME_NEVER, &completed),
+			QMLA_OK);
+		assert_int_equal(completed->status, QMLA_ERR_UNAVAILABLE);
+	}
+	assert_true(qmc_clock_now() - begin < 3 * QMC_NS_PER_S);
+	remote.owner.ops->endpoint_destroy(endpoint);
+	assert_int_equal(remote.owner.ops->endpoint_create(
+				 &remote.owner.address, qmc_clock_after(QMC_NS_PER_S), &endpoint),
+			 QMLA_ERR_UNAVAILABLE);
+	remove_directory(&remote);
+	free(local);
+}
+
+/* A client that begins one access and then stands still. */
+static int begin_access(int to_parent, enum qmt_access access)
+{
+	const char *name = transport;
+	struct owner view = {.ops = qmt_transport_find(name)};
+	struct qmt_endpoint *endpoint = NULL;
+	struct qmt_op op, *completed = NULL;
+	char go = 'g';
+	uint8_t *local = calloc(1, 16 * MIB);
+
+	if (!local || !hear(to_parent, &view.address, sizeof(view.address)) ||
+	    !hear(to_parent, &view.handle, sizeof(view.handle)))
+		return 1;
+	if (view.ops->endpoint_create(&view.address, qmc_clock_after(5 * QMC_NS_PER_S),
+				      &endpoint) != QMLA_OK)
+		return 2;
+	op = owner_op(&view, access, 0, local, 16 * MIB);
+	if (view.ops->endpoint_post(endpoint, &op) != QMLA_OK)
+		return 3;
+	(void)view.ops->endpoint_wait(endpoint, 0, &completed);
+	if (completed || !tell(to_parent, &go, 1))
+		return 4;
+	for (;;)
+		pause();
+}
+
+static int begin_read(int to_parent, const char *name)
+{
+	(void)name;
+	return begin_access(to_parent, QMT_READ);
+}
+
+static int begin_write(int to_parent, const char *name)
+{
+	(void)name;
+	return begin_access(to_parent, QMT_WRITE);
+}
+
+/* Starts a server here and lets the child begin its access. */
+static void child_begins(struct owner *owner, int to_child, int64_t idle_timeout_ns)
+{
+	char go;
+
+	owner_start_with(owner, transport, 16 * MIB, 0, idle_timeout_ns);
+	assert_true(tell(to_child, &owner->address, sizeof(owner->address)));
+	assert_true(tell(to_child, &owner->handle, sizeof(owner->handle)));
+	assert_true(hear(to_child, &go, 1));
+	for (int i = 0; i < 5000 && owner_in_flight(owner) == 0; i++)
+		sleep_ms(1);
+	sleep_ms(50);
+	assert_int_equal(owner_in_flight(owner), 1);
+}
+
+static void a_peer_killed_inside_an_access_finishes_it(enum qmt_access access)
+{
+	int to_child;
+	pid_t child =
+		child_start(access == QMT_READ ? begin_read : begin_write, transport, &to_child);
+	struct owner owner;
+
+	child_begins(&owner, to_child, 0);
+	child_kill(child, to_child);
+	assert_true(owner_settles(&owner, 5000));
+	assert_int_equal(owner_snapshot(&owner).finished_failed, 1);
+	assert_int_equal(owner_snapshot(&owner).last_finished, QMLA_ERR_UNAVAILABLE);
+	owner_stop(&owner);
+}
+
+static void a_peer_killed_inside_a_read_finishes_it(void **state)
+{
+	(void)state;
+	a_peer_killed_inside_an_access_finishes_it(QMT_READ);
+}
+
+static void a_peer_killed_inside_a_write_finishes_it(void **state)
+{
+	(void)state;
+	/* Through shared memory the server copies, and no client is inside of it. */
+	if (strcmp(transport, "shm") == 0)
+		skip();
+	a_peer_killed_inside_an_access_finishes_it(QMT_WRITE);
+}
+
+static void a_stopped_peer_is_dropped_and_holds_up_nobody(enum qmt_access access)
+{
+	int to_child;
+	pid_t child =
+		child_start(access == QMT_READ ? begin_read : begin_write, transport, &to_child);
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	uint8_t *local = malloc(16 * MIB);
+	qmc_time_t begin;
+
+	child_begins(&owner, to_child, 500 * QMC_NS_PER_MS);
+	child_stop(child);
+	begin = qmc_clock_now();
+	/* Two connections at least: one shares the stopped peer's thread. */
+	for (int i = 0; i < 4; i++) {
+		struct qmt_op op = owner_op(&owner, QMT_READ, 0, local, 16 * MIB);
+
+		endpoint = owner_connect(&owner);
+		assert_int_equal(run_one(&owner, endpoint, &op), QMLA_OK);
+		owner.ops->endpoint_destroy(endpoint);
+	}
+	assert_true(owner_settles(&owner, 5000));
+	assert_in_range(qmc_clock_now() - begin, 300 * QMC_NS_PER_MS, 4 * QMC_NS_PER_S);
+	assert_int_equal(owner_snapshot(&owner).finished_failed, 1);
+	child_kill(child, to_child);
+	owner_stop(&owner);
+	free(local);
+}
+
+static void a_peer_stopped_inside_a_read_holds_up_nobody(void **state)
+{
+	(void)state;
+	a_stopped_peer_is_dropped_and_holds_up_nobody(QMT_READ);
+}
+
+static void a_peer_stopped_inside_a_write_holds_up_nobody(void **state)
+{
+	(void)state;
+	if (strcmp(transport, "shm") == 0)
+		skip();
+	a_stopped_peer_is_dropped_and_holds_up_nobody(QMT_WRITE);
+}
+
+/* ---- fence ---- */
+
+struct late_writer {
+	struct owner *owner;
+	unsigned ok, refused, other;
+	atomic_bool stop;
+};
+
+/* Writes the same block again and again, whatever the answer is. */
+static void *write_on(void *argument)
+{
+	struct late_writer *writer = argument;
+	struct owner *owner = writer->owner;
+	uint8_t *local = malloc(MIB);
+	struct qmt_endpoint *endpoint = NULL;
+
+	memset(local, 0xbb, MIB);
+	if (owner->ops->endpoint_create(&owner->address, qmc_clock_after(5 * QMC_NS_PER_S),
+					&endpoint) != QMLA_OK)
+		endpoint = NULL;
+	while (endpoint && !atomic_load(&writer->stop)) {
+		struct qmt_op op = owner_op(owner, QMT_WRITE, 0, local, MIB);
+
+		switch (qmt_endpoint_run(owner->ops, endpoint, &op, 1)) {
+		case QMLA_OK:
+			writer->ok++;
+			break;
+		case QMLA_ERR_PERMISSION:
+			writer->refused++;
+			break;
+		default:
+			writer->other++;
+			atomic_store(&writer->stop, true);
+		}
+	}
+	owner->ops->endpoint_destroy(endpoint);
+	free(local);
+	return NULL;
+}
+
+static void a_late_writer_is_fenced(void **state)
+{
+	struct owner owner;
+	struct late_writer writer = {.owner = &owner};
+	uint8_t capability[QMT_CAPABILITY_BYTES];
+	pthread_t thread;
+	uint8_t *memory;
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	memory = owner.memory.base;
+	assert_int_equal(pthread_create(&thread, NULL, write_on, &writer), 0);
+	for (int i = 0; i < 5000 && owner_snapshot(&owner).finished_ok < 20; i++)
+		sleep_ms(1);
+	memset(capability, 1, sizeof(capability));
+	/* authorize keeps saying yes: the fence alone stops the writer. */
+	assert_int_equal(owner.ops->server_fence(owner.server, capability), QMLA_OK);
+	assert_int_equal(owner_in_flight(&owner), 0);
+	memset(memory, 0x77, MIB);
+	sleep_ms(200);
+	for (size_t i = 0; i < MIB; i++)
+		assert_int_equal(memory[i], 0x77);
+	atomic_store(&writer.stop, true);
+	pthread_join(thread, NULL);
+	assert_true(writer.ok >= 20);
+	assert_true(writer.refused > 0);
+	assert_int_equal(writer.other, 0);
+	/* Another capability is not concerned. */
+	{
+		struct qmt_endpoint *endpoint = owner_connect(&owner);
+		uint8_t byte = 5;
+		struct qmt_op op = owner_op(&owner, QMT_WRITE, 9, &byte, 1);
+
+		memset(op.capability, 2, sizeof(op.capability));
+		assert_int_equal(run_one(&owner, endpoint, &op), QMLA_OK);
+		assert_int_equal(memory[9], 5);
+		owner.ops->endpoint_destroy(endpoint);
+	}
+	owner_stop(&owner);
+}
+
+static void a_fenced_read_is_never_reported_as_good(void **state)
+{
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op op, *completed = NULL;
+	uint8_t *local = malloc(16 * MIB);
+
+	(void)state;
+	owner_start(&owner, transport, 16 * MIB);
+	endpoint = owner_connect(&owner);
+	op = owner_op(&owner, QMT_READ, 0, local, 16 * MIB);
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &op), QMLA_OK);
+	assert_int_equal(owner.ops->endpoint_wait(endpoint, 0, &completed), QMLA_ERR_DEADLINE);
+	for (int i = 0; i < 5000 && owner_in_flight(&owner) == 0; i++)
+		sleep_ms(1);
+	assert_int_equal(owner_in_flight(&owner), 1);
+	assert_int_equal(owner.ops->server_fence(owner.server, op.capability), QMLA_OK);
+	assert_int_equal(owner_in_flight(&owner), 0);
+	memset(owner.memory.base, 0x42, 16 * MIB); /* the slot's next user */
+	assert_int_equal(owner.ops->endpoint_wait(endpoint, QMC_TIME_NEVER, &completed), QMLA_OK);
+	assert_ptr_equal(completed, &op);
+	assert_int_equal(op.status, QMLA_ERR_UNAVAILABLE);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(local);
+}
+
+static void fences_are_cheap_when_nothing_moves(void **state)
+{
+	struct owner owner;
+	uint8_t capability[QMT_CAPABILITY_BYTES] = {0};
+	qmc_time_t begin;
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	begin = qmc_clock_now();
+	for (uint32_t i = 0; i < 100000; i++) {
+		memcpy(capability, &i, sizeof(i));
+		assert_int_equal(owner.ops->server_fence(owner.server, capability), QMLA_OK);
+	}
+	assert_true(qmc_clock_now() - begin < 5 * QMC_NS_PER_S);
+	owner_stop(&owner);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, remember_descriptors, check_descriptors)
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_and_writes_of_all_sizes),
-		cmocka_unit_test(thousands_of_pipelined_operations),
-		cmocka_unit_test(bad_arguments_are_not_taken),
-		cmocka_unit_test(the_server_checks_ranges_and_regions),
-		cmocka_unit_test(what_authorize_denies_moves_nothing),
-		cmocka_unit_test(wrong_cookie_or_life_is_refused),
+		CASE(reads_and_writes_of_all_sizes),
+		CASE(thousands_of_pipelined_operations),
+		CASE(bad_arguments_are_not_taken),
+		CASE(the_server_checks_ranges_and_regions),
+		CASE(what_authorize_denies_moves_nothing),
+		CASE(wrong_cookie_or_life_is_refused),
+		CASE(wait_may_time_out_and_go_on),
+		CASE(cancelled_operations_leave_memory_alone),
+		CASE(an_endpoint_may_go_with_operations_posted),
+		CASE(max_peers_is_kept),
+		CASE(destroying_the_server_ends_everything),
+		CASE(a_stopped_server_costs_one_deadline),
+		CASE(a_killed_server_is_noticed_at_once),
+		CASE(a_peer_killed_inside_a_read_finishes_it),
+		CASE(a_peer_killed_inside_a_write_finishes_it),
+		CASE(a_peer_stopped_inside_a_read_holds_up_nobody),
+		CASE(a_peer_stopped_inside_a_write_holds_up_nobody),
+		CASE(a_late_writer_is_fenced),
+		CASE(a_fenced_read_is_never_reported_as_good),
+		CASE(fences_are_cheap_when_nothing_moves),
 	};
 
 	transport = argc > 1 ? argv[1] : "tcp";
