@@ -105,7 +105,7 @@ void qms_store_destroy(struct qms_store *store)
 	if (!store)
 		return;
 	for (uint32_t i = 0; i < QMS_MAX_IDENTITIES; i++) {
-		qms_partition_destroy(store->partitions[i]);
+		qms_partition_destroy(qms_store_borrow(store, i));
 		qms_arena_destroy(store->arenas[i]);
 	}
 	qms_lease_table_destroy(store->leases);
@@ -163,7 +163,7 @@ static struct qms_partition *find_locked(struct qms_store *store,
 					 const struct qms_identity *identity)
 {
 	for (uint32_t i = 0; i < store->config.max_identities; i++) {
-		struct qms_partition *partition = store->partitions[i];
+		struct qms_partition *partition = qms_store_borrow(store, i);
 
 		if (partition && memcmp(&partition->identity, identity, sizeof(*identity)) == 0)
 			return partition;
@@ -191,19 +191,9 @@ struct qms_partition *qms_store_get_number(struct qms_store *store, uint64_t num
 
 	pthread_rwlock_rdlock(&store->lock);
 	if (number < store->config.max_identities)
-		partition = store->partitions[number];
+		partition = qms_store_borrow(store, (uint32_t)number);
 	if (partition)
 		qms_partition_ref(partition);
-	pthread_rwlock_unlock(&store->lock);
-	return partition;
-}
-
-struct qms_partition *qms_store_borrow(struct qms_store *store, uint32_t number)
-{
-	struct qms_partition *partition;
-
-	pthread_rwlock_rdlock(&store->lock);
-	partition = store->partitions[number];
 	pthread_rwlock_unlock(&store->lock);
 	return partition;
 }

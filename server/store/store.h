@@ -155,7 +155,7 @@ void qms_store_arm(struct qms_store *store, qmc_time_t when);
 /**
  * Finds @p keys. With @p lease_ns > 0 everything found is leased together, for
  * at most max_lease_ns. @p stop_at_hole: what follows the first miss is not_found
- * and not leased. An identity that is not open has no keys.
+ * and not leased. QMLA_ERR_NOT_FOUND: the identity is not open;
  * QMLA_ERR_RESOURCE_EXHAUSTED: no room for another lease.
  */
 qmla_status_t qms_store_lookup(struct qms_store *store, const struct qms_identity *identity,
@@ -184,7 +184,8 @@ void qms_store_access_end(struct qms_store *store, uint64_t token);
 /**
  * Reserves a slot for each key that nobody has or is writing; evicts to make room.
  * Once the pool is full every later new key is refused too, so that no hole
- * arises. QMLA_ERR_IDENTITY_MISMATCH: the identity is not open.
+ * arises. QMLA_ERR_NOT_FOUND: the identity is not open; QMLA_ERR_RESOURCE_EXHAUSTED:
+ * the table of tickets is full.
  */
 qmla_status_t qms_store_reserve(struct qms_store *store, const struct qms_identity *identity,
 				const struct qms_key *keys, size_t count, int64_t lease_ns,

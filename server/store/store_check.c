@@ -182,7 +182,9 @@ static bool check_one(struct qms_store *store, struct qms_partition *partition, 
 bool qms_store_check(struct qms_store *store, char *why, size_t size)
 {
 	for (uint32_t i = 0; i < store->config.max_identities; i++) {
-		if (store->partitions[i] && !check_one(store, store->partitions[i], why, size))
+		struct qms_partition *partition = qms_store_borrow(store, i);
+
+		if (partition && !check_one(store, partition, why, size))
 			return false;
 	}
 	return true;

@@ -24,8 +24,12 @@ struct qms_store {
 	struct qms_store_config config;
 	_Atomic int64_t max_lease_ns, default_pin_ns, identity_idle_ns;
 	struct qms_arena *arenas[QMS_MAX_IDENTITIES];
-	pthread_rwlock_t lock; /**< guards partitions[]: which are open */
-	struct qms_partition *partitions[QMS_MAX_IDENTITIES];
+	/**
+	 * Guards which partitions are open. The pointers are atomic for those that
+	 * hold a reference and need no lock: release in open, acquire in borrow.
+	 */
+	pthread_rwlock_t lock;
+	struct qms_partition *_Atomic partitions[QMS_MAX_IDENTITIES];
 	struct qms_lease_table *leases;
 	struct qms_ticket_table *tickets;
 	struct qms_pin_table *pins;
@@ -45,8 +49,11 @@ struct qms_partition *qms_store_get(struct qms_store *store, const struct qms_id
 /** Partition by number with a user's reference, NULL when it is not open. */
 struct qms_partition *qms_store_get_number(struct qms_store *store, uint64_t number);
 
-/** Partition by number for a caller that holds a reference already. */
-struct qms_partition *qms_store_borrow(struct qms_store *store, uint32_t number);
+/** Partition by number for a caller that holds a reference already. No lock. */
+static inline struct qms_partition *qms_store_borrow(struct qms_store *store, uint32_t number)
+{
+	return atomic_load_explicit(&store->partitions[number], memory_order_acquire);
+}
 
 /** Takes one more reference for a caller that has one. */
 static inline void qms_partition_ref(struct qms_partition *partition)

@@ -42,7 +42,7 @@ static qmla_status_t choose_place(struct qms_store *store, uint32_t *place)
 	bool found = false;
 
 	for (uint32_t i = 0; i < store->config.max_identities; i++) {
-		struct qms_partition *partition = store->partitions[i];
+		struct qms_partition *partition = qms_store_borrow(store, i);
 		qmc_time_t used;
 
 		if (!partition) {
@@ -73,7 +73,7 @@ static void announce_gone(struct qms_partition *partition)
 
 static void drop(struct qms_store *store, uint32_t place)
 {
-	struct qms_partition *partition = store->partitions[place];
+	struct qms_partition *partition = qms_store_borrow(store, place);
 	char name[17];
 
 	if (!partition)
@@ -85,7 +85,7 @@ static void drop(struct qms_store *store, uint32_t place)
 		  atomic_load_explicit(&partition->evictions, memory_order_relaxed));
 	qms_count(&store->counters.dropped_identities, 1);
 	qms_partition_destroy(partition);
-	store->partitions[place] = NULL;
+	atomic_store_explicit(&store->partitions[place], NULL, memory_order_release);
 }
 
 static qmla_status_t open_new(struct qms_store *store, const struct qms_identity *identity,
@@ -119,7 +119,7 @@ static qmla_status_t open_new(struct qms_store *store, const struct qms_identity
 	if (status != QMLA_OK)
 		return status;
 	atomic_store_explicit(&(*partition)->last_used, qmc_clock_now(), memory_order_relaxed);
-	store->partitions[place] = *partition;
+	atomic_store_explicit(&store->partitions[place], *partition, memory_order_release);
 	qmc_info("store", "identity %s: pool %u with %u slots of %llu bytes", name, place,
 		 qms_pool_slots((*partition)->pool), (unsigned long long)layout->block_bytes);
 	return QMLA_OK;
@@ -135,7 +135,7 @@ qmla_status_t qms_store_open(struct qms_store *store, const struct qms_identity 
 	if (!partition) {
 		pthread_rwlock_wrlock(&store->lock);
 		for (uint32_t i = 0; i < store->config.max_identities; i++) {
-			struct qms_partition *p = store->partitions[i];
+			struct qms_partition *p = qms_store_borrow(store, i);
 
 			if (p && memcmp(&p->identity, identity, sizeof(*identity)) == 0)
 				partition = p;
@@ -170,8 +170,10 @@ void qms_store_pools(struct qms_store *store, struct qms_pool_info *infos, size_
 
 	pthread_rwlock_rdlock(&store->lock);
 	for (uint32_t i = 0; i < store->config.max_identities && filled < room; i++) {
-		if (store->partitions[i])
-			fill_info(store->partitions[i], &infos[filled++]);
+		struct qms_partition *partition = qms_store_borrow(store, i);
+
+		if (partition)
+			fill_info(partition, &infos[filled++]);
 	}
 	pthread_rwlock_unlock(&store->lock);
 	*count = filled;
@@ -222,8 +224,10 @@ void qms_store_stats(struct qms_store *store, struct qms_store_stats *stats)
 	};
 	pthread_rwlock_rdlock(&store->lock);
 	for (uint32_t i = 0; i < store->config.max_identities; i++) {
-		if (store->partitions[i])
-			add_partition(store->partitions[i], stats);
+		struct qms_partition *partition = qms_store_borrow(store, i);
+
+		if (partition)
+			add_partition(partition, stats);
 	}
 	pthread_rwlock_unlock(&store->lock);
 }

@@ -147,10 +147,8 @@ qmla_status_t qms_store_lookup(struct qms_store *store, const struct qms_identit
 	memset(grant, 0, sizeof(*grant));
 	qms_count(&store->counters.lookups, count);
 	lookup.partition = qms_store_get(store, identity);
-	if (!lookup.partition) {
-		all_missing(entries, count);
-		return QMLA_OK;
-	}
+	if (!lookup.partition)
+		return QMLA_ERR_NOT_FOUND;
 	if (lease_ns > 0)
 		status = qms_lease_begin(store->leases, lookup.partition->number, &lookup.lease);
 	if (status == QMLA_OK)

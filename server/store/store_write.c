@@ -120,7 +120,7 @@ qmla_status_t qms_store_reserve(struct qms_store *store, const struct qms_identi
 
 	r.partition = qms_store_get(store, identity);
 	if (!r.partition)
-		return QMLA_ERR_IDENTITY_MISMATCH;
+		return QMLA_ERR_NOT_FOUND;
 	status = qms_ticket_group_open(store->tickets, r.partition->number, &r.group, &capability);
 	if (status != QMLA_OK)
 		goto out;

@@ -118,22 +118,25 @@ qmla_status_t qms_watcher_open(struct qms_watch_hub *hub, const struct qms_ident
 			       struct qms_watcher **watcher)
 {
 	struct qms_watcher *made = watcher_new(hub, identity);
-	bool room;
+	qmla_status_t status = QMLA_OK;
 
 	if (!made)
 		return QMLA_ERR_NO_MEMORY;
 	pthread_mutex_lock(&hub->lock);
-	room = atomic_load_explicit(&hub->watchers, memory_order_relaxed) < hub->limit;
-	if (room) {
+	if (hub->stopped)
+		status = QMLA_ERR_DRAINING;
+	else if (atomic_load_explicit(&hub->watchers, memory_order_relaxed) >= hub->limit)
+		status = QMLA_ERR_RESOURCE_EXHAUSTED;
+	if (status == QMLA_OK) {
 		made->next = hub->first;
 		hub->first = made;
 		atomic_fetch_add_explicit(&hub->watchers, 1, memory_order_release);
 	}
 	pthread_mutex_unlock(&hub->lock);
-	if (!room) {
+	if (status != QMLA_OK) {
 		pthread_cond_destroy(&made->wake);
 		free(made);
-		return QMLA_ERR_RESOURCE_EXHAUSTED;
+		return status;
 	}
 	*watcher = made;
 	return QMLA_OK;
