@@ -123,7 +123,15 @@ static qmla_status_t start_http(struct process *process)
 		.user = process,
 	};
 
-	return config.listen ? qmc_http_endpoint_create(&config, &process->http) : QMLA_OK;
+	qmla_status_t status;
+
+	if (!config.listen)
+		return QMLA_OK;
+	status = qmc_http_endpoint_create(&config, &process->http);
+	if (status == QMLA_OK)
+		qmc_info(COMPONENT, "health and metrics on port %u",
+			 qmc_http_endpoint_port(process->http));
+	return status;
 }
 
 /* A reader never sees half a file. */
