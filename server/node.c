@@ -8,9 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/http_endpoint.h"
 #include "common/log.h"
-#include "server/http.h"
 #include "server/memory_limit.h"
+#include "server/metrics.h"
 #include "server/port_file.h"
 #include "server/service.h"
 #include "server/version.h"
@@ -22,7 +23,7 @@ struct node {
 	struct qms_node_options *options;
 	struct qmp_tls tls;
 	struct qms_service *service;
-	struct qms_http *http;
+	struct qmc_http_endpoint *http;
 	struct qms_port_file *port_file;
 };
 
@@ -38,11 +39,28 @@ static void raise_file_limit(void)
 	}
 }
 
+static bool ready(void *user)
+{
+	return qms_service_ready(user);
+}
+
+static void metrics(void *user, FILE *out)
+{
+	qms_metrics_print(user, out);
+}
+
 static qmla_status_t start_http(struct node *node)
 {
-	if (strcmp(node->options->http_listen, "none") == 0)
+	struct qmc_http_endpoint_config config = {
+		.listen = node->options->http_listen,
+		.ready = ready,
+		.metrics = metrics,
+		.user = node->service,
+	};
+
+	if (strcmp(config.listen, "none") == 0)
 		return QMLA_OK;
-	return qms_http_create(node->options->http_listen, node->service, &node->http);
+	return qmc_http_endpoint_create(&config, &node->http);
 }
 
 static qmla_status_t publish_ports(struct node *node)
@@ -52,7 +70,7 @@ static qmla_status_t publish_ports(struct node *node)
 		.incarnation = qms_service_incarnation(node->service),
 		.grpc = qms_service_port(node->service),
 		.data = qms_service_data_port(node->service),
-		.http = node->http ? qms_http_port(node->http) : 0,
+		.http = node->http ? qmc_http_endpoint_port(node->http) : 0,
 	};
 
 	return node->port_file ? qms_port_file_publish(node->port_file, &values) : QMLA_OK;
@@ -83,7 +101,7 @@ static void stop(struct node *node)
 {
 	if (node->service)
 		qms_service_set_ready(node->service, false);
-	qms_http_destroy(node->http);
+	qmc_http_endpoint_destroy(node->http);
 	qms_service_destroy(node->service, STOP_GRACE);
 	qms_port_file_destroy(node->port_file);
 }

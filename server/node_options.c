@@ -55,9 +55,10 @@ static size_t fill_table(struct qms_node_options *o, struct qmc_option table[OPT
 		     "directory of the shared-memory socket, or 'none' [a private one under "
 		     "$XDG_RUNTIME_DIR, /run, $TMPDIR or /tmp]"),
 		TEXT("http-listen", http_listen, "HOST:PORT",
-		     "/healthz, /readyz and /metrics [127.0.0.1:7602], or 'none'"),
+		     "/healthz, /readyz and /metrics, or 'none' [the host of --listen, port 7602]"),
 		TEXT("port-file", port_file, "FILE",
-		     "write the ports here once the node serves (name=value lines)"),
+		     "write the ports here once the node serves: gRPC's on the first line, then "
+		     "name=value lines"),
 		{.name = "pool-size",
 		 .kind = QMC_OPTION_BYTES,
 		 .target = &o->pool_size,
@@ -174,16 +175,16 @@ static bool default_text(char **target, const char *text)
 	return *target != NULL;
 }
 
-/* The host of --listen with the data plane's own port. */
-static char *default_data_listen(const char *listen)
+/* The host of --listen with another port. */
+static char *beside_listen(const char *listen, uint16_t port)
 {
 	char text[QMC_ADDRESS_TEXT_MAX];
 	struct qmc_address address;
 
 	if (qmc_address_parse(listen, &address) != QMLA_OK)
 		return NULL;
-	/* Whoever leaves one port to the kernel does not expect the other to be fixed. */
-	address.port = address.port == 0 ? 0 : 7601;
+	/* Whoever leaves one port to the kernel does not expect the others to be fixed. */
+	address.port = address.port == 0 ? 0 : port;
 	qmc_address_format(&address, text);
 	return strdup(text);
 }
@@ -195,11 +196,12 @@ static bool set_texts(struct qms_node_options *o)
 	if (gethostname(host, sizeof(host) - 1) != 0 || !host[0])
 		strcpy(host, "node");
 	if (!default_text(&o->node_id, host) || !default_text(&o->listen, "127.0.0.1:7600") ||
-	    !default_text(&o->http_listen, "127.0.0.1:7602") ||
 	    !default_text(&o->log_level, "info") || !default_text(&o->log_format, "text"))
 		return false;
 	if (!o->data_listen)
-		o->data_listen = default_data_listen(o->listen);
+		o->data_listen = beside_listen(o->listen, 7601);
+	if (!o->http_listen)
+		o->http_listen = beside_listen(o->listen, 7602);
 	return true;
 }
 

@@ -66,11 +66,11 @@ qmla_status_t qms_port_file_publish(struct qms_port_file *file,
 	FILE *stream = file->stream;
 	int rc;
 
-	fprintf(stream, "pid=%ld\nnode_id=%s\nincarnation=%016llx\ngrpc=%u\ndata=%u\n",
-		(long)getpid(), values->node_id, (unsigned long long)values->incarnation,
-		values->grpc, values->data);
+	fprintf(stream, "%u\ngrpc=%u\ndata=%u\n", values->grpc, values->grpc, values->data);
 	if (values->http)
 		fprintf(stream, "http=%u\n", values->http);
+	fprintf(stream, "pid=%ld\nnode_id=%s\nincarnation=%016llx\n", (long)getpid(),
+		values->node_id, (unsigned long long)values->incarnation);
 	rc = ferror(stream);
 	file->stream = NULL;
 	if (fclose(stream) != 0 || rc)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Tells whoever started the node which ports it got: lines "name=value" (pid,
- * node_id, incarnation, grpc, data, http), written whole or not at all.
+ * Tells whoever started the node which ports it got: the gRPC port alone on the
+ * first line, then lines "name=value" (grpc, data, http, pid, node_id,
+ * incarnation). Written whole or not at all.
  */
 #ifndef QMS_PORT_FILE_H
 #define QMS_PORT_FILE_H
