@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "client/model/matrix.h"
+#include "tests/unit/client/model/fixture.h"
+
+#define ROWS 101u
+
+static const uint32_t shapes[][2] = {{1, 1},   {16, 64},  {15, 33},   {17, 128},
+				     {48, 40}, {256, 64}, {576, 256}, {100, 1}};
+
+struct sample {
+	uint32_t outputs, inputs;
+	float *weights, *bias, *x;
+	struct qmw_matrix matrix;
+};
+
+static float *random_floats(size_t count, uint64_t seed)
+{
+	float *values = malloc(count * sizeof(*values));
+
+	for (size_t i = 0; i < count; i++)
+		values[i] = fixture_random(&seed);
+	return values;
+}
+
+/* Weights with a stride larger than their rows. */
+static struct sample make(uint32_t outputs, uint32_t inputs, bool biased)
+{
+	struct sample s = {.outputs = outputs, .inputs = inputs};
+
+	s.weights = random_floats((size_t)outputs * (inputs + 3), 1);
+	s.bias = biased ? random_floats(outputs, 2) : NULL;
+	s.x = random_floats((size_t)ROWS * (inputs + 5), 3);
+	assert_int_equal(qmw_matrix_init(&s.matrix, outputs, inputs, s.weights, inputs + 3, s.bias),
+			 QMLA_OK);
+	return s;
+}
+
+static void drop(struct sample *s)
+{
+	qmw_matrix_fini(&s->matrix);
+	free(s->weights);
+	free(s->bias);
+	free(s->x);
+}
+
+static double exact(const struct sample *s, uint32_t row, uint32_t n)
+{
+	double sum = s->bias ? s->bias[n] : 0;
+
+	for (uint32_t k = 0; k < s->inputs; k++)
+		sum += (double)s->x[row * (s->inputs + 5) + k] *
+		       s->weights[n * (s->inputs + 3) + k];
+	return sum;
+}
+
+/* Against double, and nothing written beside the rows. */
+static void test_products(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < 2 * sizeof(shapes) / sizeof(shapes[0]); i++) {
+		struct sample s = make(shapes[i / 2][0], shapes[i / 2][1], i % 2);
+		size_t stride = s.outputs + 7;
+		float *y = malloc(ROWS * stride * sizeof(*y));
+
+		for (size_t k = 0; k < ROWS * stride; k++)
+			y[k] = -77;
+		qmw_matrix_apply(&s.matrix, 0, s.matrix.panels, s.x, s.inputs + 5, ROWS, y, stride);
+		for (uint32_t r = 0; r < ROWS; r++) {
+			for (uint32_t n = 0; n < s.outputs; n++)
+				assert_true(fabs((double)y[r * stride + n] - exact(&s, r, n)) <
+					    1e-6 * s.inputs + 1e-6);
+			for (size_t n = s.outputs; n < stride; n++)
+				assert_true(y[r * stride + n] == -77);
+		}
+		free(y);
+		drop(&s);
+	}
+}
+
+/* A row's bits do not depend on how many rows, or which panels, are in the call. */
+static void test_rows_are_independent(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+		struct sample s = make(shapes[i][0], shapes[i][1], true);
+		float *whole = calloc((size_t)ROWS * s.outputs, sizeof(*whole));
+		float *part = calloc((size_t)ROWS * s.outputs, sizeof(*part));
+
+		qmw_matrix_apply(&s.matrix, 0, s.matrix.panels, s.x, s.inputs + 5, ROWS, whole,
+				 s.outputs);
+		for (uint32_t rows = 1; rows < 20; rows++) {
+			uint32_t first = rows * 3;
+
+			qmw_matrix_apply(&s.matrix, 0, s.matrix.panels,
+					 s.x + (size_t)first * (s.inputs + 5), s.inputs + 5, rows,
+					 part, s.outputs);
+			assert_memory_equal(part, whole + (size_t)first * s.outputs,
+					    (size_t)rows * s.outputs * sizeof(*part));
+		}
+		for (uint32_t panel = 0; panel < s.matrix.panels; panel++)
+			qmw_matrix_apply(&s.matrix, panel, panel + 1, s.x, s.inputs + 5, ROWS, part,
+					 s.outputs);
+		assert_memory_equal(part, whole, (size_t)ROWS * s.outputs * sizeof(*part));
+		free(whole);
+		free(part);
+		drop(&s);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_products),
+		cmocka_unit_test(test_rows_are_independent),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
