@@ -76,7 +76,28 @@ static void call_serve(struct qmp_call *call)
 
 static void call_run_job(struct qmp_job *job)
 {
-	call_serve(CALL_OF(job, job));
+	struct qmp_call *call = CALL_OF(job, job);
+
+	/* Relaxed: a limit, not an order. */
+	atomic_fetch_sub_explicit(&call->server->queued_bytes, call->queued_bytes,
+				  memory_order_relaxed);
+	call_serve(call);
+}
+
+/* A thousand calls of the largest size must not wait at once: their bytes are bounded, too. */
+static bool call_enqueue(struct qmp_call *call)
+{
+	struct qmp_server *server = call->server;
+	size_t bytes = call->payload ? grpc_byte_buffer_length(call->payload) : 0;
+	size_t before;
+
+	call->queued_bytes = bytes;
+	before = atomic_fetch_add_explicit(&server->queued_bytes, bytes, memory_order_relaxed);
+	if ((before == 0 || before + bytes <= server->max_queued_bytes) &&
+	    qmp_pool_submit(server->pool, &call->job))
+		return true;
+	atomic_fetch_sub_explicit(&server->queued_bytes, bytes, memory_order_relaxed);
+	return false;
 }
 
 static void call_fail_unknown(struct qmp_call *call)
@@ -90,17 +111,16 @@ static void call_fail_unknown(struct qmp_call *call)
 
 static void call_dispatch(struct qmp_call *call)
 {
-	uint32_t limit = call->server->max_queued_calls;
-
 	if (!call->binding->method) {
 		call_fail_unknown(call);
 	} else if (call->binding->on_queue) {
 		call_serve(call);
-	} else if (!qmp_pool_submit(call->server->pool, &call->job)) {
-		qmc_warn_limited("rpc", "%s refused: %u calls wait already",
-				 call->binding->method->path, limit);
+	} else if (!call_enqueue(call)) {
+		qmc_warn_limited("rpc", "%s refused: too many calls wait already",
+				 call->binding->method->path);
 		qmp_call_fail(call, QMLA_ERR_RESOURCE_EXHAUSTED,
-			      "%u calls wait already: try again later", limit);
+			      "too many calls wait already (at most %u): try again later",
+			      call->server->max_queued_calls);
 	}
 }
 
@@ -138,12 +158,13 @@ static void call_on_arrived(struct qmp_tag *tag, bool ok)
 		return;
 	}
 	/* First the next request, so that it never waits for this one's work. */
-	(void)qmp_call_arm(call->binding);
+	if (!qmp_call_arm(call->binding))
+		call->binding->missing++; /* the server's tick tries again */
 	call_watch_close(call);
 	call_dispatch(call);
 }
 
-static struct qmp_call *call_create(const struct qmp_binding *binding)
+static struct qmp_call *call_create(struct qmp_binding *binding)
 {
 	struct qmp_server *server = binding->server;
 	struct qmp_call *call = calloc(1, sizeof(*call));
@@ -172,7 +193,7 @@ static struct qmp_call *call_create(const struct qmp_binding *binding)
 	return call;
 }
 
-bool qmp_call_arm(const struct qmp_binding *binding)
+bool qmp_call_arm(struct qmp_binding *binding)
 {
 	struct qmp_server *server = binding->server;
 	grpc_completion_queue *queue = qmp_queue_handle(server->queue);

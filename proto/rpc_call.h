@@ -29,6 +29,7 @@ struct qmp_binding {
 	void *object;
 	void *registered; /**< gRPC's handle */
 	bool on_queue;    /**< the handler is short and runs on the queue's thread */
+	unsigned missing; /**< requests that could not be armed; queue's thread */
 	struct qmp_server *server;
 };
 
@@ -41,10 +42,11 @@ struct qmp_call_hooks {
 
 struct qmp_call {
 	struct qmp_server *server;
-	const struct qmp_binding *binding;
+	struct qmp_binding *binding;
 	struct qmp_call *previous, *next; /**< in the server's list, under its lock */
 	atomic_int references;
 	struct qmp_job job;
+	size_t queued_bytes; /**< of the payload, while it counts in the server's sum */
 	struct qmp_tag arrived, closed, sent, ended;
 
 	grpc_call *handle; /**< NULL until arrived */
@@ -75,7 +77,7 @@ struct qmp_call {
 	((struct qmp_call *)(void *)((char *)(pointer)-offsetof(struct qmp_call, member)))
 
 /** Asks gRPC for the next call of @p binding. False when memory is out or gRPC refuses. */
-bool qmp_call_arm(const struct qmp_binding *binding);
+bool qmp_call_arm(struct qmp_binding *binding);
 
 /** Sends without waiting: nothing may be on its way. The sent hook follows. */
 qmla_status_t qmp_call_send_now(struct qmp_call *call, const ProtobufCMessage *message);

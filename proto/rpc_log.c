@@ -23,5 +23,4 @@ static void log_from_grpc(gpr_log_func_args *args)
 void qmp_log_redirect(void)
 {
 	gpr_set_log_function(log_from_grpc);
-	gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
 }

@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <grpc/grpc_security.h>
 
 #include "common/log.h"
 #include "proto/health.h"
+#include "proto/rpc_listen.h"
 #include "proto/rpc_runtime.h"
 #include "proto/rpc_server_private.h"
 #include "proto/rpc_tls.h"
@@ -17,7 +17,9 @@
 #define DEFAULT_MESSAGE_BYTES (1u << 20)
 #define DEFAULT_UNPACK_FACTOR 16
 #define DEFAULT_QUEUED_CALLS  1024
-#define MAX_THREADS           1024
+/* Waiting calls may hold as many bytes as this many messages of the largest size. */
+#define QUEUED_MESSAGES 64
+#define MAX_THREADS     1024
 /* Armed requests a method: a burst of two finds both waiting. */
 #define ARMED             2
 #define METADATA_BYTES    8192
@@ -57,25 +59,34 @@ static grpc_server *handle_create(const struct qmp_server *server)
 	return grpc_server_create(&args, NULL);
 }
 
-/* gRPC says only that it could not bind; a socket of ours finds out why. */
-static qmla_status_t bind_diagnose(const char *text, const struct qmc_address *address)
+static void bind_complain(const char *text, qmla_status_t status)
 {
-	qmla_status_t status;
-	uint16_t port;
-	int fd;
-
-	status = qmc_tcp_listen(address, &fd, &port);
-	if (status == QMLA_OK) {
-		close(fd);
-		status = QMLA_ERR_UNAVAILABLE;
-	}
 	if (status == QMLA_ERR_BUSY)
 		qmc_error("rpc",
-			  "cannot listen on %s: the address is in use; stop the other "
-			  "process or choose another port",
+			  "cannot listen on %s: the address is in use; stop the other process or "
+			  "choose another port",
 			  text);
 	else
 		qmc_error("rpc", "cannot listen on %s: %s", text, qmla_status_text(status));
+}
+
+/* Binds to @p text and to nothing less. */
+static qmla_status_t handle_bind(grpc_server *handle, const char *text,
+				 const struct qmc_address *address,
+				 grpc_server_credentials *credentials, uint16_t *bound)
+{
+	qmla_status_t status = qmp_listen_probe(address);
+	int port = 0;
+
+	if (status == QMLA_OK) {
+		port = grpc_server_add_http2_port(handle, text, credentials);
+		if (port <= 0)
+			status = QMLA_ERR_UNAVAILABLE;
+	}
+	if (status == QMLA_OK)
+		*bound = (uint16_t)port;
+	else
+		bind_complain(text, status);
 	return status;
 }
 
@@ -85,7 +96,6 @@ static qmla_status_t server_bind(struct qmp_server *server, const struct qmp_ser
 	grpc_server_credentials *credentials;
 	struct qmc_address address;
 	qmla_status_t status;
-	int port;
 
 	status = config->listen ? qmc_address_parse(config->listen, &address)
 				: QMLA_ERR_INVALID_ARGUMENT;
@@ -98,12 +108,9 @@ static qmla_status_t server_bind(struct qmp_server *server, const struct qmp_ser
 	if (status != QMLA_OK)
 		return status;
 	qmc_address_format(&address, text);
-	port = grpc_server_add_http2_port(server->handle, text, credentials);
+	status = handle_bind(server->handle, text, &address, credentials, &server->port);
 	grpc_server_credentials_release(credentials);
-	if (port <= 0)
-		return bind_diagnose(text, &address);
-	server->port = (uint16_t)port;
-	return QMLA_OK;
+	return status;
 }
 
 static qmla_status_t binding_register(struct qmp_server *server, const struct qmp_method *method,
@@ -168,6 +175,13 @@ static void server_tick(void *argument)
 	for (struct qmp_call *call = server->calls; call; call = call->next)
 		qmp_call_expire(call);
 	pthread_mutex_unlock(&server->lock);
+	/* Memory was out when a request should have been armed: try again. */
+	for (size_t i = 0; i < server->binding_count; i++) {
+		struct qmp_binding *binding = &server->bindings[i];
+
+		while (binding->missing && qmp_call_arm(binding))
+			binding->missing--;
+	}
 }
 
 /* Waits until gRPC is down and no call is left, or until @p deadline. */
@@ -278,6 +292,7 @@ static struct qmp_server *server_alloc(const struct qmp_server_config *config)
 	server->max_unpack_bytes = or_default(config->max_unpack_bytes,
 					      unpack > UINT32_MAX ? UINT32_MAX : (uint32_t)unpack);
 	server->max_queued_calls = or_default(config->max_queued_calls, DEFAULT_QUEUED_CALLS);
+	server->max_queued_bytes = (size_t)server->max_message_bytes * QUEUED_MESSAGES;
 	server->shut_down.done = server_on_down;
 	pthread_mutex_init(&server->lock, NULL);
 	qmp_condition_init(&server->changed);

@@ -20,6 +20,8 @@ struct qmp_server {
 	size_t binding_count;
 	uint32_t max_message_bytes, max_unpack_bytes, max_queued_calls;
 	uint16_t port;
+	size_t max_queued_bytes;
+	atomic_size_t queued_bytes; /**< payloads that wait for a thread */
 	/** Release by qmp_server_destroy, acquire by qmp_call_draining. */
 	atomic_bool draining;
 

@@ -115,16 +115,32 @@ static void bench_idle(void)
 	       (cpu_seconds() - before) * 10);
 }
 
+static void bench_calls(struct fixture *fixture, const char *where)
+{
+	char name[64];
+
+	bench_unary(fixture, "warm-up", 0, 200, 0);
+	snprintf(name, sizeof(name), "unary call, %s", where);
+	bench_unary(fixture, name, 0, 5000, 150);
+	snprintf(name, sizeof(name), "1024 keys and entries, %s", where);
+	bench_unary(fixture, name, 1024, 500, 1500);
+}
+
+/* bench_rpc [idle | PORT of a proto_peer] */
 int main(int argc, char **argv)
 {
 	struct qmp_server_config config = {0};
-	struct fixture fixture;
+	struct fixture fixture = {0};
 
+	if (argc > 1 && atoi(argv[1]) > 0) {
+		fixture.channel = fixture_connect((uint16_t)atoi(argv[1]));
+		bench_calls(&fixture, "other process");
+		qmp_channel_destroy(fixture.channel);
+		return 0;
+	}
 	bench_messages();
 	fixture_start(&fixture, &config);
-	bench_unary(&fixture, "warm-up", 0, 200, 0);
-	bench_unary(&fixture, "unary call on loopback", 0, 5000, 150);
-	bench_unary(&fixture, "call with 1024 keys and entries", 1024, 500, 1500);
+	bench_calls(&fixture, "same process");
 	if (argc > 1 && !strcmp(argv[1], "idle"))
 		bench_idle();
 	fixture_stop(&fixture, MS(1000));

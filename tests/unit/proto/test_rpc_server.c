@@ -111,6 +111,27 @@ static void test_a_taken_port_is_refused_by_name(void **state)
 	assert_int_equal(create_quietly(&config, text, sizeof(text)), QMLA_OK);
 }
 
+/* gRPC would be content with the address that is left. */
+static void test_half_of_a_name_is_not_enough(void **state)
+{
+	struct qmp_server_config config = {.listen = "127.0.0.1:0"};
+	struct fixture fixture;
+	char listen[32];
+	char text[4096];
+
+	(void)state;
+	fixture_serve(&fixture, &config);
+	config.listen = listen;
+	snprintf(listen, sizeof(listen), "localhost:%u", qmp_server_port(fixture.server));
+	assert_int_equal(create_quietly(&config, text, sizeof(text)), QMLA_ERR_BUSY);
+	assert_non_null(strstr(text, listen));
+	snprintf(listen, sizeof(listen), "[::]:%u", qmp_server_port(fixture.server));
+	assert_int_equal(create_quietly(&config, text, sizeof(text)), QMLA_ERR_BUSY);
+	snprintf(listen, sizeof(listen), "%u", qmp_server_port(fixture.server));
+	assert_int_equal(create_quietly(&config, text, sizeof(text)), QMLA_ERR_BUSY);
+	qmp_server_destroy(fixture.server, 0);
+}
+
 static void test_bad_addresses_are_named(void **state)
 {
 	static const char *const list[] = {"", "nowhere", "127.0.0.1", "unix:/tmp/a:b",
@@ -196,6 +217,63 @@ static void test_calls_beyond_the_queue_are_refused(void **state)
 	assert_int_equal(refused, EXTRA);
 	assert_int_equal(served, 1 + WAITING);
 	fixture_stop(&fixture, MS(1000));
+}
+
+static struct qmp_pending *start_large(struct fixture *fixture, uint8_t *bytes, size_t size)
+{
+	ProtobufCBinaryData key = {.len = size, .data = bytes};
+	Qmla__V1__LookupRequest request;
+	struct qmp_pending *pending;
+
+	qmla__v1__lookup_request__init(&request);
+	request.n_keys = 1;
+	request.keys = &key;
+	assert_int_equal(qmp_channel_start(fixture->channel, "/test.Unary/Block", &request.base,
+					   &qmla__v1__lookup_response__descriptor,
+					   qmc_clock_after(TIMEOUT), &pending),
+			 QMLA_OK);
+	return pending;
+}
+
+/* Large calls fill the queue by their bytes long before they do by their number. */
+static void test_waiting_bytes_are_bounded(void **state)
+{
+	enum { CALLS = 100, SIZE = 60000 };
+	struct qmp_server_config config = {.threads = 1, .max_message_bytes = 65536};
+	uint8_t *bytes = calloc(1, SIZE);
+	struct qmp_pending *pending[CALLS];
+	struct qmp_pending *first;
+	struct fixture fixture;
+	int served = 0, refused = 0;
+
+	(void)state;
+	fixture_start(&fixture, &config);
+	first = start(&fixture, "/test.Unary/Block", 0);
+	assert_true(fixture_await(&fixture.running, 1, MS(5000)));
+	for (int i = 0; i < CALLS; i++)
+		pending[i] = start_large(&fixture, bytes, SIZE);
+	for (int i = 0; i < CALLS; i++) {
+		qmla_status_t status;
+
+		if (i == CALLS - 1)
+			atomic_store(&fixture.release, true);
+		else if (!qmp_pending_done(pending[i]))
+			qmc_clock_sleep_until(qmc_clock_after(MS(20)));
+		if (i < CALLS - 1 && !qmp_pending_done(pending[i]))
+			continue;
+		status = finish(pending[i]);
+		refused += status == QMLA_ERR_RESOURCE_EXHAUSTED;
+		served += status == QMLA_OK;
+		pending[i] = NULL;
+	}
+	for (int i = 0; i < CALLS; i++)
+		served += pending[i] && finish(pending[i]) == QMLA_OK;
+	assert_int_equal(finish(first), QMLA_OK);
+	/* 64 messages of 65,536 bytes hold 69 of ours. */
+	assert_int_equal(served, 69);
+	assert_int_equal(refused, CALLS - 69);
+	fixture_stop(&fixture, MS(1000));
+	free(bytes);
 }
 
 struct stopper {
@@ -320,9 +398,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_kind_of_address),
 		cmocka_unit_test(test_a_taken_port_is_refused_by_name),
+		cmocka_unit_test(test_half_of_a_name_is_not_enough),
 		cmocka_unit_test(test_bad_addresses_are_named),
 		cmocka_unit_test(test_a_method_registered_twice),
 		cmocka_unit_test(test_calls_beyond_the_queue_are_refused),
+		cmocka_unit_test(test_waiting_bytes_are_bounded),
 		cmocka_unit_test(test_graceful_shutdown),
 		cmocka_unit_test(test_forced_shutdown),
 		cmocka_unit_test(test_endless_streams_end_when_draining),
