@@ -157,6 +157,26 @@ qmla_status_t qmk_block_check_header(const struct qmk_layout *layout,
 	return QMLA_OK;
 }
 
+qmla_status_t qmk_block_read_info(const void *block, size_t bytes, struct qmk_block_info *info)
+{
+	const uint8_t *header = block;
+	qmla_status_t status;
+	uint32_t layers;
+
+	if (bytes < QMK_BLOCK_FIXED_BYTES)
+		return corrupt("cut short");
+	layers = qmk_load32(header + AT_LAYERS);
+	if (layers <= QMK_MAX_LAYERS && bytes < header_bytes(layers))
+		return corrupt("cut short");
+	status = check_integrity(header);
+	if (status != QMLA_OK)
+		return status;
+	memcpy(info->key, header + AT_KEY, QMK_KEY_BYTES);
+	memcpy(info->identity, header + AT_IDENTITY, QMK_IDENTITY_BYTES);
+	info->generation = qmk_load64(header + AT_GENERATION);
+	return QMLA_OK;
+}
+
 qmla_status_t qmk_block_check(const struct qmk_layout *layout, const struct qmk_block_info *info,
 			      const void *block)
 {

@@ -57,6 +57,13 @@ qmla_status_t qmk_block_check_header(const struct qmk_layout *layout,
 qmla_status_t qmk_block_check(const struct qmk_layout *layout, const struct qmk_block_info *info,
 			      const void *block);
 
+/**
+ * Reads whose block it is from a header of any layout: integrity is checked
+ * (QMLA_ERR_CORRUPT), nothing else. @p bytes is what there is of the block;
+ * QMLA_ERR_CORRUPT also when the header is longer than that.
+ */
+qmla_status_t qmk_block_read_info(const void *block, size_t bytes, struct qmk_block_info *info);
+
 /** Digest over the page checksums: XXH64 of the header's checksum array; for Commit. */
 uint64_t qmk_block_digest(const struct qmk_layout *layout, const void *block);
 

@@ -138,6 +138,12 @@ struct qmk_attend_args {
 	const void *query_content; /**< [rows][H][d_c], cache coordinates (W_UK absorbed) */
 	const void *query_rope;    /**< [rows][H][d_r], rotated by its own position */
 	enum qmk_dtype query_dtype;
+	/**
+	 * Precision of the queries against packed content on Hopper: 0 the default, two
+	 * int8 planes; 8 one plane, faster, 1e-2 relative error of the output (a tenth of what
+	 * INT4 itself costs); 16 the generic fp16 kernel.
+	 */
+	uint32_t query_bits;
 	float scale;  /**< tau, natural-base softmax scale */
 	void *output; /**< [rows][H][d_c]; content_mean added */
 	enum qmk_dtype output_dtype;

@@ -15,7 +15,7 @@ struct scratch {
 	float *values;  /* [dim][64] */
 	float *errors;  /* [dim][64] */
 	uint8_t *codes; /* [dim][64] */
-	uint8_t *bytes; /* [row bytes][64] */
+	uint8_t *bytes; /* [dim][64] at most: drafts, then row bytes */
 };
 
 /* Source rows of one plane of one page. */
@@ -110,6 +110,7 @@ static void pack_plane(const struct source *source, uint32_t bits, const float *
 		.weight = weight,
 		.values = scratch->values,
 		.errors = scratch->errors,
+		.draft = scratch->bytes,
 		.codes = scratch->codes,
 		.scales = found,
 	};

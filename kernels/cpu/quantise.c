@@ -3,28 +3,46 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/numeric.h"
 
-#define TOKENS     QMK_PAGE_TOKENS
-#define VECTORS    (TOKENS / QMK_LANES) /* vectors a coordinate */
-#define CANDIDATES 11u
-#define BLOCK      16u /* coordinates whose targets are prepared together */
-#define ROWS       4u  /* coordinates a step of the matrix product */
+#define TOKENS  QMK_PAGE_TOKENS
+#define VECTORS (TOKENS / QMK_LANES) /* vectors a coordinate */
+#define BLOCK   16u                  /* coordinates whose targets are prepared together */
+#define ROWS    4u                   /* coordinates a step of the matrix product */
 
-/* Scales under trial, one a token. */
+/* Ratios that are tried without feedback: FIRST … LAST in GRID steps. */
+#define GRID 11u
+#define LAST 2.0f
+
+/* One set of scales under trial, one a token. */
 struct trial {
+	float ratio[TOKENS]; /* scale over base */
 	float scale[TOKENS];
 	float inverse[TOKENS]; /* 0 where the scale is 0 */
 	float error[TOKENS];
 };
 
+/* The search's state: what ratio 1 means, and the best so far. */
+struct search {
+	float base[TOKENS];
+	float ratio[TOKENS];
+	float scale[TOKENS];
+	float error[TOKENS];
+	uint8_t better[TOKENS]; /* 0xff where the last trial won */
+};
+
 QMK_CLONES
 void qmk_cpu_quantise_base(const struct qmk_cpu_plane *plane, float base[TOKENS]);
 QMK_CLONES
-void qmk_cpu_quantise_try(const float base[TOKENS], float ratio, struct trial *trial);
+void qmk_cpu_quantise_begin(const struct search *search, struct trial *trial);
+QMK_CLONES
+void qmk_cpu_quantise_keep(const struct qmk_cpu_plane *plane, const struct trial *trial,
+			   struct search *search);
 QMK_CLONES
 void qmk_cpu_quantise_plain(const struct qmk_cpu_plane *plane, struct trial *trial);
 QMK_CLONES
@@ -56,10 +74,10 @@ void qmk_cpu_quantise_base(const struct qmk_cpu_plane *plane, float base[TOKENS]
 
 /* Codes are chosen with the scale as it is stored, so it is rounded to fp16 first. */
 QMK_CLONES
-void qmk_cpu_quantise_try(const float base[TOKENS], float ratio, struct trial *trial)
+void qmk_cpu_quantise_begin(const struct search *search, struct trial *trial)
 {
 	for (unsigned t = 0; t < TOKENS; t++) {
-		float wanted = base[t] * ratio;
+		float wanted = search->base[t] * trial->ratio[t];
 		float bounded = wanted < QMK_FP16_MAX ? wanted : QMK_FP16_MAX;
 		float scale = qmk_fp16_to_float(qmk_float_to_fp16(bounded));
 
@@ -69,13 +87,37 @@ void qmk_cpu_quantise_try(const float base[TOKENS], float ratio, struct trial *t
 	}
 }
 
+/* Takes over scales and codes of the tokens for which the trial left less error. */
+QMK_CLONES
+void qmk_cpu_quantise_keep(const struct qmk_cpu_plane *plane, const struct trial *trial,
+			   struct search *search)
+{
+	const uint8_t *restrict better = search->better;
+
+	for (unsigned t = 0; t < TOKENS; t++) {
+		bool won = trial->error[t] < search->error[t];
+
+		search->ratio[t] = won ? trial->ratio[t] : search->ratio[t];
+		search->scale[t] = won ? trial->scale[t] : search->scale[t];
+		search->error[t] = won ? trial->error[t] : search->error[t];
+		search->better[t] = won ? 0xff : 0;
+	}
+	for (uint32_t i = 0; i < plane->dim; i++) {
+		const uint8_t *restrict draft = plane->draft + (size_t)i * TOKENS;
+		uint8_t *restrict codes = plane->codes + (size_t)i * TOKENS;
+
+		for (unsigned t = 0; t < TOKENS; t++)
+			codes[t] = (uint8_t)((draft[t] & better[t]) | (codes[t] & ~better[t]));
+	}
+}
+
 /* Rounds one coordinate of 64 tokens: codes, errors against the value itself, judged error. */
 QMK_INLINE void round_row(const struct qmk_cpu_plane *plane, uint32_t i,
 			  const float *restrict target, struct trial *restrict trial)
 {
 	const float *restrict value = plane->values + (size_t)i * TOKENS;
 	float *restrict error = plane->errors + (size_t)i * TOKENS;
-	uint8_t *restrict codes = plane->codes + (size_t)i * TOKENS;
+	uint8_t *restrict codes = plane->draft + (size_t)i * TOKENS;
 	float weight = plane->weight ? plane->weight[i] : 1;
 	float half = (float)(1u << (plane->bits - 1)), last = 2 * half - 1;
 
@@ -150,39 +192,92 @@ void qmk_cpu_quantise_feedback(const struct qmk_cpu_plane *plane, struct trial *
 	}
 }
 
-static void round_plane(const struct qmk_cpu_plane *plane, struct trial *trial)
+static void try_ratios(const struct qmk_cpu_plane *plane, struct trial *trial,
+		       struct search *search)
 {
+	qmk_cpu_quantise_begin(search, trial);
 	if (plane->feedback)
 		qmk_cpu_quantise_feedback(plane, trial);
 	else
 		qmk_cpu_quantise_plain(plane, trial);
+	qmk_cpu_quantise_keep(plane, trial, search);
+}
+
+/* Tries center + step for every token. */
+static void try_beside(const struct qmk_cpu_plane *plane, const float center[TOKENS], float step,
+		       struct trial *trial, struct search *search)
+{
+	for (unsigned t = 0; t < TOKENS; t++)
+		trial->ratio[t] = center[t] + step;
+	try_ratios(plane, trial, search);
+}
+
+static void search_grid(const struct qmk_cpu_plane *plane, float first, float step,
+			struct search *search)
+{
+	const float origin[TOKENS] = {0};
+	struct trial trial;
+
+	for (unsigned n = 0; n < GRID; n++)
+		try_beside(plane, origin, first + step * (float)n, &trial, search);
+}
+
+/*
+ * Each trial with feedback costs dim^2 / 2 multiply-adds a token, so each token
+ * walks from a good start towards its own minimum: both neighbours, then on in the
+ * direction that won. Against the whole grid this loses nothing that could be
+ * measured, at half the cost.
+ */
+static void search_walk(const struct qmk_cpu_plane *plane, float start, float step,
+			struct search *search)
+{
+	float center[TOKENS], stride[TOKENS];
+	struct trial trial;
+
+	for (unsigned t = 0; t < TOKENS; t++)
+		center[t] = start;
+	try_beside(plane, center, 0, &trial, search);
+	try_beside(plane, center, -step, &trial, search);
+	try_beside(plane, center, step, &trial, search);
+	for (unsigned t = 0; t < TOKENS; t++) {
+		stride[t] = search->ratio[t] - start;
+		trial.ratio[t] = search->ratio[t];
+	}
+	for (unsigned n = 0; n < 2; n++) {
+		for (unsigned t = 0; t < TOKENS; t++)
+			trial.ratio[t] += stride[t];
+		try_ratios(plane, &trial, search);
+	}
+}
+
+/* The error is rough in the scale: two more trials beside the best pay. */
+static void search_fine(const struct qmk_cpu_plane *plane, float step, struct search *search)
+{
+	float center[TOKENS];
+	struct trial trial;
+
+	memcpy(center, search->ratio, sizeof(center));
+	try_beside(plane, center, -step / 2, &trial, search);
+	try_beside(plane, center, step / 2, &trial, search);
 }
 
 void qmk_cpu_quantise(const struct qmk_cpu_plane *plane)
 {
-	float base[TOKENS], best_error[TOKENS], best_ratio_scale[TOKENS];
-	float first = plane->bits == 4 ? 0.6f : 0.5f;
-	float step = (2.0f - first) / (CANDIDATES - 1);
-	struct trial trial;
+	float first = plane->bits == 4 ? 0.6f : 0.5f, step = (LAST - first) / (GRID - 1);
+	struct search search;
 
+	/* What stays if no trial's error is a number (absurd constants): zeros. */
+	memset(plane->codes, 1 << (plane->bits - 1), (size_t)plane->dim * TOKENS);
 	for (unsigned t = 0; t < TOKENS; t++) {
-		best_error[t] = FLT_MAX;
-		best_ratio_scale[t] = 0;
+		search.error[t] = FLT_MAX;
+		search.ratio[t] = search.scale[t] = 0;
 	}
-	qmk_cpu_quantise_base(plane, base);
-	for (unsigned c = 0; c < CANDIDATES; c++) {
-		qmk_cpu_quantise_try(base, first + step * (float)c, &trial);
-		round_plane(plane, &trial);
-		for (unsigned t = 0; t < TOKENS; t++) {
-			if (trial.error[t] < best_error[t]) {
-				best_error[t] = trial.error[t];
-				best_ratio_scale[t] = trial.scale[t];
-			}
-		}
-	}
-	/* The scales are fp16 values already: ratio 1 keeps them. */
-	qmk_cpu_quantise_try(best_ratio_scale, 1, &trial);
-	round_plane(plane, &trial);
+	qmk_cpu_quantise_base(plane, search.base);
+	if (plane->feedback)
+		search_walk(plane, plane->bits == 4 ? 0.88f : 1.4f, step, &search);
+	else
+		search_grid(plane, first, step, &search);
+	search_fine(plane, step, &search);
 	for (unsigned t = 0; t < TOKENS; t++)
-		plane->scales[t] = qmk_float_to_fp16(trial.scale[t]);
+		plane->scales[t] = qmk_float_to_fp16(search.scale[t]);
 }

@@ -19,15 +19,15 @@ struct qmk_cpu_plane {
 	const float *weight;   /**< D, [dim], or NULL: ones */
 	const float *values;   /**< [dim][64], finite, at most QMK_FP16_MAX in magnitude */
 	float *errors;         /**< scratch [dim][64] */
+	uint8_t *draft;        /**< scratch [dim][64] */
 	uint8_t *codes;        /**< out [dim][64], q + 2^(bits-1) */
 	uint16_t *scales;      /**< out [64], fp16 */
 };
 
 /**
- * Mid-rise quantiser (accuracy.md's recipe, steps 4 and 5): value = s (q + 1/2),
- * one fp16 scale s a token, searched over 11 ratios by the weighted error
- * sum D_i (target_i - value_i)^2 that rounding leaves. With feedback
- * target_i = z_i + sum_{j<i} A_ij (z_j - value_j), without target_i = z_i.
+ * Mid-rise quantiser: value = s (q + 1/2), one fp16 scale s a token, chosen for the
+ * least weighted error sum D_i (target_i - value_i)^2 that rounding leaves. With
+ * feedback target_i = z_i + sum_{j<i} A_ij (z_j - value_j), without target_i = z_i.
  * A token of zeros gets scale 0. Deterministic: a token's codes depend on that
  * token only. Never fails; any thread.
  */

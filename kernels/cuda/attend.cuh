@@ -14,6 +14,9 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args);
 /** Query rows that one CTA takes: how the batch is cut into groups. */
 uint32_t qmk_attend_group_rows(const struct qmk_attend_args *args, uint32_t rows);
 
+/** Partial results that one packed item leaves. */
+uint32_t qmk_attend_lanes(const struct qmk_attend_args *args, uint32_t group_rows);
+
 /** CTAs a multiprocessor for the packed tiles. */
 uint32_t qmk_attend_parts_per_sm(const struct qmk_attend_args *args, uint32_t group_rows);
 

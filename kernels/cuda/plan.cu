@@ -4,6 +4,7 @@
 #include <math_constants.h>
 
 #include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/attend_params.cuh"
 
 #define PLAN_THREADS 1024
 /*
@@ -37,7 +38,10 @@ qmla_status_t qmk_plan_shape_of(const struct qmk_attend_args *args, struct qmk_p
 	shape->groups = divide_up((uint32_t)rows, shape->rows);
 	shape->entities = args->batch * shape->groups;
 	shape->parts = (uint32_t)processors * qmk_attend_parts_per_sm(args, shape->rows);
-	shape->splits = 2 * shape->entities + shape->parts;
+	if (shape->parts > QMK_PLAN_PARTS_MAX)
+		shape->parts = QMK_PLAN_PARTS_MAX;
+	shape->lanes = qmk_attend_lanes(args, shape->rows);
+	shape->splits = (shape->entities + shape->parts) * shape->lanes + shape->entities;
 	shape->pages = divide_up(args->max_total, QMK_TILE) + 1;
 	return QMLA_OK;
 }
@@ -55,7 +59,7 @@ size_t qmk_plan_layout(const struct qmk_attend_args *args, const struct qmk_plan
 {
 	const uint32_t dim = args->layout->content_dim;
 	const size_t rows = (size_t)shape->splits * shape->rows;
-	struct qmk_plan p;
+	struct qmk_plan p = {};
 	size_t used = 0;
 
 	p.items =
@@ -63,8 +67,14 @@ size_t qmk_plan_layout(const struct qmk_attend_args *args, const struct qmk_plan
 	p.part_begin = (uint32_t *)take(base, &used, (shape->parts + 1) * sizeof(uint32_t));
 	p.bf16_split = (uint32_t *)take(base, &used, shape->entities * sizeof(uint32_t));
 	p.entities = (qmk_entity *)take(base, &used, shape->entities * sizeof(qmk_entity));
-	p.page_angles = (float2 *)take(
-		base, &used, (size_t)shape->pages * args->layout->rope_dim / 2 * sizeof(float2));
+	if (attend_hopper_fits(args)) {
+		size_t staged = (size_t)shape->entities * shape->rows;
+
+		p.page_turns = (uint4 *)take(base, &used, (size_t)shape->pages * 8 * sizeof(uint4));
+		p.token_turns = (uint4 *)take(base, &used, 512 * sizeof(uint4));
+		p.query_image = (uint8_t *)take(base, &used, staged * attend_hopper_image_bytes(args));
+		p.query_factors = (float4 *)take(base, &used, staged * sizeof(float4));
+	}
 	p.partial = (float *)take(base, &used, rows * dim * sizeof(float));
 	p.partial_lse = (float *)take(base, &used, rows * sizeof(float));
 	if (plan)
@@ -128,11 +138,11 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 		    qmk_plan plan)
 {
 	__shared__ uint32_t cost_base, split_base, item_base;
+	__shared__ uint32_t begins[PLAN_THREADS]; /* first item of each part */
 	uint32_t total_cost = 0;
 	uint32_t payload;
 
-	for (uint32_t part = threadIdx.x; part < shape.parts; part += PLAN_THREADS)
-		plan.part_begin[part] = UINT32_MAX;
+	begins[threadIdx.x] = UINT32_MAX;
 
 	/* Pass 1: the whole cost, for an equal share a part. */
 	for (uint32_t first = 0; first < shape.entities; first += PLAN_THREADS) {
@@ -173,19 +183,21 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 			first_part = start / payload;
 			cuts = (start + tiles - 1) / payload - first_part + 1;
 		}
-		split = split_base + scan(cuts + bf16, &sum_split);
+		split = split_base + scan(cuts * shape.lanes + bf16, &sum_split);
 		item = item_base + scan(cuts, &sum_item);
 		for (uint32_t k = 0; k < cuts; k++) {
 			uint32_t border = (first_part + k) * payload;
 			uint32_t from = border > start ? border - start : 0;
 			uint32_t to = min(border + payload - start, tiles);
 
-			plan.items[item + k] = {e, begin + from, begin + to, split + k};
-			atomicMin(&plan.part_begin[first_part + k], item + k);
+			plan.items[item + k] = {e, begin + from, begin + to,
+						split + k * shape.lanes};
+			atomicMin(&begins[first_part + k], item + k);
 		}
 		if (e < shape.entities) {
-			plan.entities[e] = {e / shape.groups, e % shape.groups, split, cuts + bf16};
-			plan.bf16_split[e] = bf16 ? split + cuts : UINT32_MAX;
+			plan.entities[e] = {e / shape.groups, e % shape.groups, split,
+					    cuts * shape.lanes + bf16};
+			plan.bf16_split[e] = bf16 ? split + cuts * shape.lanes : UINT32_MAX;
 		}
 		__syncthreads();
 		if (threadIdx.x == 0) {
@@ -196,26 +208,81 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 		__syncthreads();
 	}
 
-	/* A part without items begins where the next one does. */
-	if (threadIdx.x == 0) {
-		plan.part_begin[shape.parts] = item_base;
-		for (uint32_t part = shape.parts; part-- > 0;)
-			plan.part_begin[part] =
-				min(plan.part_begin[part], plan.part_begin[part + 1]);
+	/* A part without items begins where the next one does: a suffix minimum. */
+	if (threadIdx.x >= shape.parts)
+		begins[threadIdx.x] = item_base;
+	__syncthreads();
+	for (uint32_t step = 1; step < PLAN_THREADS; step *= 2) {
+		uint32_t other =
+			threadIdx.x + step < PLAN_THREADS ? begins[threadIdx.x + step] : item_base;
+
+		__syncthreads();
+		begins[threadIdx.x] = min(begins[threadIdx.x], other);
+		__syncthreads();
 	}
+	if (threadIdx.x < shape.parts)
+		plan.part_begin[threadIdx.x] = begins[threadIdx.x];
+	if (threadIdx.x == 0)
+		plan.part_begin[shape.parts] = item_base;
 }
 
-/* In double: a float product loses the angle's fraction past some ten thousand tokens. */
-static __global__ void angle_kernel(const float *inv_freq, uint32_t pairs, uint32_t pages,
-				    float2 *angles)
+/*
+ * The Hopper kernel turns a key by its page's angle and by its place in the page. A
+ * thread of the wgmma A fragment holds, of a token, eight pairs of frequencies as four
+ * half2 couples (x, y); couple u of quad lane q has the frequencies turn_pair(u, q, 0)
+ * and turn_pair(u, q, 1) in its two halves.
+ */
+static __device__ uint32_t turn_pair(uint32_t u, uint32_t q, uint32_t half, bool half_split)
 {
-	uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-	double s, c;
+	return half_split ? 8 * q + u + 4 * half : 16 * (u / 2) + 4 * q + u % 2 + 2 * half;
+}
 
-	if (i >= pages * pairs)
-		return;
-	sincos((double)(i / pairs * QMK_TILE) * (double)inv_freq[i % pairs], &s, &c);
-	angles[i] = make_float2((float)c, (float)s);
+/* cos and sin of position * inv_freq for couples u and u + 1: {cos, sin, cos, sin} as half2. */
+static __device__ uint4 turns(const qmk_rope &rope, uint32_t position, uint32_t q, uint32_t u,
+			      float amplitude)
+{
+	uint32_t word[4];
+
+	for (uint32_t i = 0; i < 2; i++) {
+		float c[2], s[2];
+
+		for (uint32_t half = 0; half < 2; half++) {
+			uint32_t pair = turn_pair(u + i, q, half, rope.pairing == QMK_HALF_SPLIT);
+			/* In double: a float product loses the fraction past some ten thousand tokens. */
+			double full = (double)position * (double)rope.inv_freq[pair] *
+				      0.15915494309189533577;
+
+			sincospif(2.f * (float)(full - rint(full)), &s[half], &c[half]);
+		}
+		__half2 cosine = __floats2half2_rn(c[0] * amplitude, c[1] * amplitude);
+		__half2 sine = __floats2half2_rn(s[0] * amplitude, s[1] * amplitude);
+
+		word[2 * i] = *(uint32_t *)&cosine;
+		word[2 * i + 1] = *(uint32_t *)&sine;
+	}
+	return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/*
+ * page_turns[page][q][v]: couples 2v and 2v + 1 at position 64 * page.
+ * token_turns[v][thread]: of warpgroup thread (warp, g, q), token 16 * warp + g (v < 2)
+ * or that plus 8, couples 2(v % 2) and the next; the amplitude is multiplied in here.
+ */
+static __global__ void turn_kernel(const __grid_constant__ qmk_rope rope, uint32_t pages,
+				   qmk_plan plan)
+{
+	const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+
+	if (i < pages * 8) {
+		plan.page_turns[i] = turns(rope, i / 8 * QMK_TILE, i / 2 % 4, i % 2 * 2, 1.f);
+	} else if (i < pages * 8 + 512) {
+		uint32_t v = (i - pages * 8) / 128;
+		uint32_t thread = (i - pages * 8) % 128;
+		uint32_t token = thread / 32 * 16 + thread % 32 / 4 + v / 2 * 8;
+
+		plan.token_turns[i - pages * 8] =
+			turns(rope, token, thread % 4, v % 2 * 2, rope.amplitude);
+	}
 }
 
 qmla_status_t qmk_cuda_plan(const struct qmk_attend_args *args)
@@ -223,7 +290,6 @@ qmla_status_t qmk_cuda_plan(const struct qmk_attend_args *args)
 	cudaStream_t stream = (cudaStream_t)args->stream;
 	qmk_plan_shape shape;
 	qmk_plan plan;
-	uint32_t angles;
 	qmla_status_t status;
 
 	if (!args->layout || !args->sequences || !args->rope || !args->workspace)
@@ -234,8 +300,8 @@ qmla_status_t qmk_cuda_plan(const struct qmk_attend_args *args)
 	if (qmk_plan_layout(args, &shape, args->workspace, &plan) > args->workspace_bytes)
 		return QMLA_ERR_INVALID_ARGUMENT;
 	plan_kernel<<<1, PLAN_THREADS, 0, stream>>>(args->sequences, args->heads, shape, plan);
-	angles = shape.pages * args->layout->rope_dim / 2;
-	angle_kernel<<<divide_up(angles, 256), 256, 0, stream>>>(
-		args->rope->inv_freq, args->layout->rope_dim / 2, shape.pages, plan.page_angles);
+	if (attend_hopper_fits(args))
+		turn_kernel<<<divide_up(shape.pages * 8 + 512, 128), 128, 0, stream>>>(
+			*args->rope, shape.pages, plan);
 	return qmk_cuda_status(cudaGetLastError());
 }

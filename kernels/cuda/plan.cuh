@@ -15,11 +15,12 @@
 
 #include "kernels/cuda/device.cuh"
 
+#define QMK_PLAN_PARTS_MAX 1024u
 #define QMK_TILE 64u /* tokens of one tile: a page */
 
 /** Tiles [tile_begin, tile_end) of an entity, counted in pages of its sequence. */
 struct qmk_item {
-	uint32_t entity, tile_begin, tile_end, split;
+	uint32_t entity, tile_begin, tile_end, split; /* split: the first of `lanes` */
 };
 
 /** Where an entity's partial results are. */
@@ -33,6 +34,7 @@ struct qmk_plan_shape {
 	uint32_t groups;   /**< most groups of a sequence */
 	uint32_t entities; /**< batch * groups */
 	uint32_t parts;    /**< CTAs that share the packed tiles */
+	uint32_t lanes;    /**< partial results that one packed item leaves */
 	uint32_t splits;   /**< most partial results */
 	uint32_t pages;    /**< most pages of a sequence */
 };
@@ -43,7 +45,10 @@ struct qmk_plan {
 	uint32_t *part_begin; /**< [parts + 1] into items */
 	uint32_t *bf16_split; /**< [entities]: split of the BF16 item, UINT32_MAX: none */
 	qmk_entity *entities; /**< [entities] */
-	float2 *page_angles;  /**< [pages][d_r/2]: cos, sin of 64 * page * inv_freq */
+	uint4 *page_turns;    /**< Hopper: [pages][4][2], see plan.cu */
+	uint4 *token_turns;   /**< Hopper: [4][128] */
+	uint8_t *query_image; /**< Hopper: [entities], queries as shared memory holds them */
+	float4 *query_factors; /**< Hopper: [entities][rows] {offset, content, RoPE factor, 0} */
 	float *partial;       /**< [splits][rows][d_c] */
 	float *partial_lse;   /**< [splits][rows], base 2 */
 };
