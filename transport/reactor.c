@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 #include "common/status.h"
+#include "transport/barrier.h"
 
 #define EVENTS_A_TURN   64
 #define THREADS_DEFAULT 4
@@ -135,7 +136,7 @@ static void peer_end(struct qmt_reactor *reactor, struct qmt_peer *peer, qmla_st
 
 	/* Before any access ends: a peer that looks at the socket afterwards sees it closed. */
 	shutdown(fd, SHUT_RDWR);
-	atomic_thread_fence(memory_order_seq_cst);
+	qmt_barrier();
 	reactor->config.ops->close(peer, status);
 	close(fd);
 	atomic_fetch_sub_explicit(counter, 1, memory_order_relaxed);

@@ -3,13 +3,13 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/log.h"
 #include "common/status.h"
+#include "transport/barrier.h"
 #include "transport/queue.h"
 #include "transport/shm/mapping.h"
 #include "transport/shm/packet.h"
@@ -355,7 +355,7 @@ static bool still_granted(const struct shm_endpoint *endpoint)
 	struct pollfd pfd = {.fd = endpoint->fd, .events = POLLRDHUP};
 
 	/* The copy's loads come before the look at the socket. */
-	atomic_thread_fence(memory_order_seq_cst);
+	qmt_barrier();
 	return poll(&pfd, 1, 0) == 0;
 }
 
