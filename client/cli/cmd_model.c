@@ -123,7 +123,7 @@ static json_t *formats_json(const struct report *r)
 {
 	json_t *root = json_object();
 	struct qmk_account a;
-	double record;
+	double record = 0; /* written with the first entry of a list */
 
 	for (size_t f = 0; f < FORMAT_COUNT; f++) {
 		json_t *list = json_array();

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * What `qmla bench` measures of the cache. Each case prints JSON lines with the
+ * limit beside the figure and returns an exit status: QMW_EXIT_FAILED when a
+ * limit is missed or nothing could be measured. Main thread; blocks for seconds.
+ */
+#ifndef QMW_BENCH_CASES_H
+#define QMW_BENCH_CASES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <qmla/cache.h>
+
+#include "client/cli/spawn.h"
+
+struct qmw_bench {
+	bool quick;            /**< a quarter of the bytes, one round: for tests */
+	const char *transport; /**< NULL: each */
+};
+
+/** One-sided reads through tcp and shm against a plain socket and memcpy. */
+int qmw_bench_transport(const struct qmw_bench *bench);
+
+/** Keys a second of Lookups with 1,024 keys. */
+int qmw_bench_lookup(const struct qmw_bench *bench);
+
+/** Blocks through the whole client, verified. */
+int qmw_bench_fetch(const struct qmw_bench *bench);
+
+/** Processor time of a node that nobody uses. */
+int qmw_bench_idle(const struct qmw_bench *bench);
+
+/** A node of its own, a client of it, and blocks of random bytes. */
+struct qmw_bench_rig {
+	struct qmw_child node;
+	qmla_client_t *client;
+	qmla_key_t *keys;
+	uint8_t *memory; /**< [count] blocks to write */
+	void **blocks;   /**< [count] */
+	size_t count;
+	uint64_t block_bytes;
+};
+
+/** Prints what fails. @p transport NULL: auto. @p pool is the node's --pool-size. */
+qmla_status_t qmw_bench_rig_start(struct qmw_bench_rig *rig, const qmla_layout_t *layout,
+				  size_t count, const char *pool, const char *transport);
+void qmw_bench_rig_end(struct qmw_bench_rig *rig);
+
+#endif /* QMW_BENCH_CASES_H */
