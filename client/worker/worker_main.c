@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -134,23 +135,32 @@ static qmla_status_t start_http(struct process *process)
 	return status;
 }
 
-/* A reader never sees half a file. */
-static qmla_status_t write_port_file(const char *path, uint16_t port)
+/* The port on the first line, then name=value, as a node writes it. A reader never sees half of it.
+ */
+static qmla_status_t write_port_file(const struct process *process)
 {
+	const char *path = process->flags.port_file;
+	uint16_t port = qmp_server_port(process->server);
 	char temporary[4096];
 	FILE *file;
-	int failed;
+	bool failed;
 
 	if (!path)
 		return QMLA_OK;
 	if (snprintf(temporary, sizeof(temporary), "%s.tmp", path) >= (int)sizeof(temporary))
 		return QMLA_ERR_INVALID_ARGUMENT;
 	file = fopen(temporary, "w");
-	failed = !file || fprintf(file, "%u\n", port) < 0;
+	failed = !file || fprintf(file, "%u\ngrpc=%u\n", port, port) < 0;
+	if (!failed && process->http)
+		failed = fprintf(file, "http=%u\n", qmc_http_endpoint_port(process->http)) < 0;
+	failed = failed || fprintf(file, "pid=%ld\n", (long)getpid()) < 0;
 	if (file)
 		failed = fclose(file) != 0 || failed;
 	if (failed || rename(temporary, path) != 0) {
-		qmc_error(COMPONENT, "cannot write --port-file %s: %s", path, strerror(errno));
+		qmc_error(COMPONENT,
+			  "--port-file %s: cannot write it: %s; choose a place that can "
+			  "be written",
+			  path, strerror(errno));
 		return QMLA_ERR_IO;
 	}
 	return QMLA_OK;
@@ -181,6 +191,8 @@ static void end(struct process *process)
 {
 	struct qmw_worker *worker = loaded(process);
 
+	if (process->flags.port_file)
+		unlink(process->flags.port_file);
 	if (worker)
 		qmw_worker_drain(worker);
 	if (process->server)
@@ -199,8 +211,7 @@ static qmla_status_t serve(struct process *process)
 	if (status == QMLA_OK)
 		status = start_http(process);
 	if (status == QMLA_OK)
-		status =
-			write_port_file(process->flags.port_file, qmp_server_port(process->server));
+		status = write_port_file(process);
 	if (status == QMLA_OK)
 		status = qmw_worker_create(&process->config, &worker);
 	if (status != QMLA_OK)

@@ -152,15 +152,15 @@ struct process *cluster_start(struct cluster *cluster, const char *name, const c
 {
 	qmc_time_t deadline = qmc_clock_after(START_NS);
 	struct process *process = &cluster->processes[cluster->count];
-	char path[512], port_file[512];
+	char path[512], port_file[512], log[512];
 	const char *argv[ARGUMENTS] = {path};
 	size_t n = 1;
 
 	if (cluster->count == CLUSTER_PROCESSES)
 		return NULL;
 	snprintf(process->name, sizeof(process->name), "%s", name);
-	snprintf(process->log, sizeof(process->log), "%s/%u-%s.log", cluster->folder,
-		 cluster->count, name);
+	snprintf(log, sizeof(log), "%s/%u-%s.log", cluster->folder, cluster->count, name);
+	memcpy(process->log, log, sizeof(log));
 	snprintf(port_file, sizeof(port_file), "%s/%u-%s.port", cluster->folder, cluster->count,
 		 name);
 	snprintf(path, sizeof(path), "%s/bin/%s", QMLA_BINARY_DIR, program);
