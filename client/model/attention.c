@@ -26,7 +26,7 @@ void qmw_attention_pack(struct qmw_context *context, struct qmw_lane *lane,
 	size_t bytes = model->ops->pack_workspace(&args);
 	qmla_status_t status = QMLA_ERR_NO_MEMORY;
 
-	args.workspace = bytes ? qmw_lane_workspace(lane, bytes) : NULL;
+	args.workspace = bytes ? qmw_buffer_reserve(&lane->workspace, bytes) : NULL;
 	if (!bytes || args.workspace)
 		status = model->ops->pack(&args);
 	if (status)
@@ -69,45 +69,111 @@ static void project_values(struct qmw_context *context, struct qmw_lane *lane,
 	qmw_round_rows(context->model->options.round_bf16, heads, span->count * stride);
 }
 
-static qmla_status_t attend(struct qmw_context *context, struct qmw_lane *lane,
-			    const struct qmw_span *span)
+/* One part of a span's keys. */
+struct part {
+	struct qmw_context *context;
+	const struct qmw_lane *queries; /**< the lane that absorbed them */
+	const struct qmw_span *span;
+	uint32_t count; /**< parts in all */
+	float *outputs; /**< [count][rows][d_c] */
+	float *lse;     /**< [count][rows]; NULL for a single part */
+};
+
+static struct qmk_sequence describe_keys(const struct qmw_context *context,
+					 const struct qmw_span *span, uint32_t part)
 {
-	const struct qmw_model *model = context->model;
-	bool packed = model->options.cache == QMW_CACHE_PACKED;
-	struct qmk_sequence sequence = {
+	bool packed = context->model->options.cache == QMW_CACHE_PACKED;
+	uint32_t begin = part * QMW_ATTENTION_PART;
+	uint32_t left = span->total - begin;
+	struct qmk_sequence keys = {
 		.total = span->total,
 		.queries = span->count,
 		.packed_end = packed ? span->block * QMK_PAGE_TOKENS : 0,
 		.recent_rows = qmw_span_rows(context, span, context->layer),
-	};
-	struct qmk_attend_args args = {
-		.layout = &model->layout,
-		.constants = &model->attend_constants[context->layer],
-		.rope = &model->kernel_rope,
-		.layer = context->layer,
-		.batch = 1,
-		.heads = model->config.heads,
-		.rows = span->count,
-		.sequences = &sequence,
-		.block_table = span->sequence->slots,
-		.query_content = lane->query_content,
-		.query_rope = lane->query_rope,
-		.scale = model->rope.softmax_scale,
-		.output = lane->mixed,
+		.key_begin = begin,
+		.key_end = begin + (left < QMW_ATTENTION_PART ? left : QMW_ATTENTION_PART),
 	};
 
-	if (packed && context->pool)
-		args.pool = *context->pool;
 	if (!packed)
-		sequence.recent_rows -=
-			(size_t)span->block * QMK_PAGE_TOKENS * qmw_model_width(model);
+		keys.recent_rows -=
+			(size_t)span->block * QMK_PAGE_TOKENS * qmw_model_width(context->model);
+	return keys;
+}
+
+static qmla_status_t attend_part(const struct part *p, struct qmw_lane *lane, uint32_t index)
+{
+	const struct qmw_model *model = p->context->model;
+	size_t rows = (size_t)p->span->count * model->config.heads;
+	struct qmk_sequence keys = describe_keys(p->context, p->span, index);
+	struct qmk_attend_args args = {
+		.layout = &model->layout,
+		.constants = &model->attend_constants[p->context->layer],
+		.rope = &model->kernel_rope,
+		.layer = p->context->layer,
+		.batch = 1,
+		.heads = model->config.heads,
+		.rows = p->span->count,
+		.sequences = &keys,
+		.block_table = p->span->sequence->slots,
+		.query_content = p->queries->query_content,
+		.query_rope = p->queries->query_rope,
+		.scale = model->rope.softmax_scale,
+		.output = p->outputs + index * rows * model->config.content_dim,
+		.lse = p->lse ? p->lse + index * rows : NULL,
+	};
+
+	if (p->context->pool)
+		args.pool = *p->context->pool;
 	args.workspace_bytes = model->ops->attend_workspace(&args);
-	if (args.workspace_bytes) {
-		args.workspace = qmw_lane_workspace(lane, args.workspace_bytes);
-		if (!args.workspace)
-			return QMLA_ERR_NO_MEMORY;
-	}
-	return model->ops->attend(&args);
+	args.workspace = qmw_buffer_reserve(&lane->workspace, args.workspace_bytes);
+	return args.workspace ? model->ops->attend(&args) : QMLA_ERR_NO_MEMORY;
+}
+
+static void part_task(void *argument, uint32_t index, uint32_t thread)
+{
+	const struct part *p = argument;
+	qmla_status_t status = attend_part(p, &p->context->lanes[thread], index);
+
+	if (status)
+		qmw_context_fail(p->context, status);
+}
+
+static qmla_status_t attend_parts(struct part *p, struct qmw_lane *lane)
+{
+	const struct qmw_config *c = &p->context->model->config;
+	size_t rows = (size_t)p->span->count * c->heads;
+	struct qmk_merge_args merge = {.parts = p->count,
+				       .rows = (uint32_t)rows,
+				       .content_dim = c->content_dim,
+				       .output = lane->mixed};
+	qmla_status_t status = QMLA_OK;
+
+	p->outputs = qmw_buffer_reserve(&lane->parts, p->count * rows * (c->content_dim + 1) *
+							      sizeof(*p->outputs));
+	if (!p->outputs)
+		return QMLA_ERR_NO_MEMORY;
+	p->lse = p->outputs + p->count * rows * c->content_dim;
+	merge.outputs = p->outputs;
+	merge.lse = p->lse;
+	if (p->context->alone)
+		qmw_team_run(p->context->team, p->count, part_task, p);
+	for (uint32_t i = 0; i < p->count && !p->context->alone && !status; i++)
+		status = attend_part(p, lane, i);
+	if (status || p->context->status)
+		return status; /* a task's failure is noted already */
+	return p->context->model->ops->merge(&merge);
+}
+
+static qmla_status_t attend(struct qmw_context *context, struct qmw_lane *lane,
+			    const struct qmw_span *span)
+{
+	struct part p = {.context = context,
+			 .queries = lane,
+			 .span = span,
+			 .count = (span->total + QMW_ATTENTION_PART - 1) / QMW_ATTENTION_PART,
+			 .outputs = lane->mixed};
+
+	return p.count == 1 ? attend_part(&p, lane, 0) : attend_parts(&p, lane);
 }
 
 void qmw_attention_run(struct qmw_context *context, struct qmw_lane *lane,

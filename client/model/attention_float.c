@@ -44,8 +44,8 @@ qmla_status_t qmw_attention_float(struct qmw_context *context, struct qmw_lane *
 				  const struct qmw_span *span)
 {
 	const float *keys = qmw_sequence_float_rows(span->sequence, context->layer);
-	float *scores = qmw_lane_workspace(lane, (size_t)context->model->config.heads *
-							 span->total * sizeof(*scores));
+	float *scores = qmw_buffer_reserve(&lane->workspace, (size_t)context->model->config.heads *
+								     span->total * sizeof(*scores));
 
 	if (!scores)
 		return QMLA_ERR_NO_MEMORY;

@@ -98,7 +98,8 @@ static void free_lane(struct qmw_lane *lane)
 	free(lane->query_content);
 	free(lane->query_rope);
 	free(lane->mixed);
-	free(lane->workspace);
+	free(lane->workspace.bytes);
+	free(lane->parts.bytes);
 }
 
 void qmw_context_destroy(struct qmw_context *context)
@@ -122,14 +123,14 @@ void qmw_context_destroy(struct qmw_context *context)
 	free(context);
 }
 
-void *qmw_lane_workspace(struct qmw_lane *lane, size_t bytes)
+void *qmw_buffer_reserve(struct qmw_buffer *buffer, size_t bytes)
 {
-	if (bytes > lane->workspace_bytes || !lane->workspace) {
-		free(lane->workspace);
-		lane->workspace = allocate(bytes, 1);
-		lane->workspace_bytes = lane->workspace ? bytes : 0;
+	if (bytes > buffer->length || !buffer->bytes) {
+		free(buffer->bytes);
+		buffer->bytes = allocate(bytes, 1);
+		buffer->length = buffer->bytes ? bytes : 0;
 	}
-	return lane->workspace;
+	return buffer->bytes;
 }
 
 void qmw_context_fail(struct qmw_context *context, qmla_status_t status)

@@ -13,6 +13,13 @@
 #define QMW_LOGIT_ROWS 16u
 
 /**
+ * Keys attended in one pass. A longer past is attended in parts of this many
+ * positions and merged, by every caller alike, so that one request's decode step
+ * can use all threads and still has the bits of the prefill.
+ */
+#define QMW_ATTENTION_PART 2048u
+
+/**
  * Checks the items (logs what is wrong: QMLA_ERR_INVALID_ARGUMENT) and fills the
  * context's rows, spans and wanted logits. Changes no sequence.
  */

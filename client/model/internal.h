@@ -73,17 +73,23 @@ static inline bool qmw_span_fills(const struct qmw_span *span)
 	return span->total % QMK_PAGE_TOKENS == 0;
 }
 
+/** Memory that grows and never shrinks, 64-byte aligned. */
+struct qmw_buffer {
+	void *bytes;
+	size_t length;
+};
+
 /** Scratch of one thread. */
 struct qmw_lane {
-	float *x;             /**< [64][hidden] */
-	float *latent;        /**< [64][width] */
-	float *query_low;     /**< [64][q_rank] */
-	float *gate_up;       /**< [64][2 intermediate] */
-	float *query_content; /**< [64][H][d_c] */
-	float *query_rope;    /**< [64][H][d_r] */
-	float *mixed;         /**< [64][H][d_c]: the attention's output latents */
-	void *workspace;      /**< of the kernels; grows */
-	size_t workspace_bytes;
+	float *x;                    /**< [64][hidden] */
+	float *latent;               /**< [64][width] */
+	float *query_low;            /**< [64][q_rank] */
+	float *gate_up;              /**< [64][2 intermediate] */
+	float *query_content;        /**< [64][H][d_c] */
+	float *query_rope;           /**< [64][H][d_r] */
+	float *mixed;                /**< [64][H][d_c]: the attention's output latents */
+	struct qmw_buffer workspace; /**< of the kernels */
+	struct qmw_buffer parts;     /**< outputs and lse of an attention in parts */
 };
 
 struct qmw_context {
@@ -120,8 +126,8 @@ uint16_t *qmw_span_rows(const struct qmw_context *context, const struct qmw_span
 /** Float rows of the sequence in @p layer (QMW_CACHE_F32). */
 float *qmw_sequence_float_rows(const struct qmw_sequence *sequence, uint32_t layer);
 
-/** At least @p bytes of the lane's workspace, NULL without memory. 64-byte aligned. */
-void *qmw_lane_workspace(struct qmw_lane *lane, size_t bytes);
+/** At least @p bytes of the buffer, contents undefined; NULL without memory. */
+void *qmw_buffer_reserve(struct qmw_buffer *buffer, size_t bytes);
 
 /** Notes a task's failure; the first one is kept. Any thread. */
 void qmw_context_fail(struct qmw_context *context, qmla_status_t status);

@@ -28,7 +28,7 @@ struct rig {
 	uint32_t vocab;
 };
 
-static uint32_t tokens[2048];
+static uint32_t tokens[4096];
 
 static void rig_open(struct rig *rig, const char *directory,
 		     const struct qmw_model_options *options, uint32_t max_tokens)
@@ -307,6 +307,58 @@ static void test_batch(void **state)
 	rig_close(&rig);
 }
 
+/*
+ * A past so long that it is attended in parts: in chunks by three threads, in one
+ * piece by one, and token by token behind an adopted prefix.
+ */
+/* Runs tokens[at …) in chunks; @logits of the last. */
+static void read_on(struct rig *rig, struct qmw_sequence *sequence, uint32_t end, uint32_t chunk,
+		    float *logits)
+{
+	uint32_t at = qmw_sequence_length(sequence);
+
+	while (at < end) {
+		struct qmw_forward_item item = {.sequence = sequence,
+						.tokens = tokens + at,
+						.count = at + chunk < end ? chunk : end - at,
+						.logits = logits};
+
+		assert_int_equal(qmw_model_forward(rig->model, rig->context, &rig->pool, &item, 1),
+				 QMLA_OK);
+		at += item.count;
+	}
+}
+
+static void test_long_past(void **state)
+{
+	const uint32_t length = 4090, blocks = 63;
+	float expected[256], chunked[256], adopted[256];
+
+	(void)state;
+	for (uint32_t threads = 1; threads <= 3; threads += 2) {
+		const struct qmw_model_options options = {.threads = threads};
+		struct qmw_sequence *whole, *sequence;
+		uint32_t capacity, *slots;
+		struct rig rig;
+
+		rig_open(&rig, FIXTURE_MLA_S, &options, length);
+		whole = rig_sequence(&rig, 4095);
+		read_on(&rig, whole, length, threads == 1 ? length : 1000,
+			threads == 1 ? expected : chunked);
+		assert_int_equal(qmw_sequence_create(rig.model, 4095, &sequence), QMLA_OK);
+		slots = qmw_sequence_slots(sequence, &capacity);
+		memcpy(slots, qmw_sequence_slots(whole, &capacity), capacity * sizeof(*slots));
+		assert_int_equal(qmw_sequence_adopt(sequence, blocks), QMLA_OK);
+		read_on(&rig, sequence, length - 3, 64, NULL);
+		read_on(&rig, sequence, length, 1, adopted);
+		assert_memory_equal(expected, adopted, sizeof(expected));
+		qmw_sequence_destroy(sequence);
+		qmw_sequence_destroy(whole);
+		rig_close(&rig);
+	}
+	assert_memory_equal(expected, chunked, sizeof(expected));
+}
+
 static void test_threads(void **state)
 {
 	float *expected = NULL;
@@ -448,6 +500,7 @@ int main(void)
 		cmocka_unit_test(test_first_block_is_bf16),
 		cmocka_unit_test(test_batch),
 		cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_long_past),
 		cmocka_unit_test(test_refused_calls),
 		cmocka_unit_test(test_refused_call_changes_nothing),
 	};
