@@ -85,8 +85,9 @@ class Rounded(Exact):
         row = (latent * gamma).to(torch.bfloat16).to(latent.dtype) / gamma
         return row, row
 
-    def key(self, layer, key):
-        row = self.model.rotate(self.model.rotate(key).to(torch.bfloat16).to(key.dtype), back=True)
+    def key(self, layer, key, start=0):
+        turned = self.model.rotate(key, start=start).to(torch.bfloat16).to(key.dtype)
+        row = self.model.rotate(turned, back=True, start=start)
         return row, row
 
 
@@ -112,10 +113,10 @@ class Model:
         y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
         return y if weight is None else y * weight
 
-    def rotate(self, x, back=False):
+    def rotate(self, x, back=False, start=0):
         """Turns [..., n, d_r] by each row's position, in the checkpoint's own order of pairs."""
         g = self.geometry
-        angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * g.inv_freq
+        angle = torch.arange(start, start + x.shape[-2], dtype=torch.float64)[:, None] * g.inv_freq
         cos, sin = angle.cos().to(x.dtype), (-angle if back else angle).sin().to(x.dtype)
         if g.interleaved:
             a, b = x[..., 0::2], x[..., 1::2]
@@ -123,8 +124,8 @@ class Model:
         a, b = x.chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
-    def queries(self, i, x):
-        """[H][n][d_nope] and, rotated, [H][n][d_r]."""
+    def queries(self, i, x, start=0):
+        """[H][n][d_nope] and, rotated from position @start on, [H][n][d_r]."""
         g = self.geometry
         if g.q_lora is None:
             q = self.linear(i, "self_attn.q_proj", x)
@@ -132,36 +133,40 @@ class Model:
             q = self.norm(self.linear(i, "self_attn.q_a_proj", x), self.layer(i, "self_attn.q_a_layernorm.weight"), LATENT_EPS)
             q = self.linear(i, "self_attn.q_b_proj", q)
         q = q.view(x.shape[0], g.heads, g.nope + g.rope).transpose(0, 1)
-        return q[..., :g.nope], self.rotate(q[..., g.nope:])
+        return q[..., :g.nope], self.rotate(q[..., g.nope:], start=start)
 
     def latents(self, i, x):
         """u [n][d_c] and the key before rotation [n][d_r]."""
         a = self.linear(i, "self_attn.kv_a_proj_with_mqa", x)
         return self.norm(a[:, :self.geometry.content], None, LATENT_EPS), a[:, self.geometry.content:]
 
-    def scores(self, i, queries, latent, key):
-        """Scaled scores [H][n][n] and values [H][n][d_v] of rows (latent, key)."""
+    def expand(self, i, latent, key, start=0):
+        """What a cached row stands for: keys [H][n][d_nope], rotated keys [n][d_r], values [H][n][d_v]."""
         g = self.geometry
         c = latent * self.layer(i, "self_attn.kv_a_layernorm.weight")
         kv = self.linear(i, "self_attn.kv_b_proj", c).view(-1, g.heads, g.nope + g.value).transpose(0, 1)
-        s = queries[0] @ kv[..., :g.nope].transpose(1, 2)
-        s = s + g.amplitude ** 2 * (queries[1] @ self.rotate(key).T)
-        return s * g.scale, kv[..., g.nope:]
+        return kv[..., :g.nope], self.rotate(key, start=start), kv[..., g.nope:]
+
+    def scores(self, queries, keys, rotated):
+        g = self.geometry
+        return g.scale * (queries[0] @ keys.transpose(1, 2) + g.amplitude ** 2 * (queries[1] @ rotated.T))
+
+    def project(self, i, o):
+        """o_proj of [H][n][d_v]."""
+        return self.linear(i, "self_attn.o_proj", o.transpose(0, 1).reshape(o.shape[1], -1))
 
     def attend(self, i, queries, far, near=None, block=64):
         """Post-o_proj output [n][hidden]. @far, @near: (latent, key) rows as tokens of later
         blocks and of their own block see them (the cache rule)."""
-        n = far[0].shape[0]
-        index = torch.arange(n)
-        s, v = self.scores(i, queries, *far)
-        own = None
+        index = torch.arange(far[0].shape[0])
+        keys, rotated, v = self.expand(i, *far)
+        s, own = self.scores(queries, keys, rotated), None
         if near is not None:
-            s_near, v_near = self.scores(i, queries, *near)
+            keys, rotated, v_near = self.expand(i, *near)
             own = (index[:, None] // block) == (index[None] // block)
-            s = torch.where(own, s_near, s)
+            s = torch.where(own, self.scores(queries, keys, rotated), s)
         p = s.masked_fill(index[:, None] < index[None], -math.inf).softmax(-1)
-        o = p @ v if own is None else (p * ~own) @ v + (p * own) @ v_near
-        return self.linear(i, "self_attn.o_proj", o.transpose(0, 1).reshape(n, -1))
+        return self.project(i, p @ v if own is None else (p * ~own) @ v + (p * own) @ v_near)
 
     def attention(self, i, x, cache):
         latent, key = self.latents(i, x)
@@ -173,15 +178,52 @@ class Model:
         gate = torch.nn.functional.silu(self.linear(i, "mlp.gate_proj", x))
         return self.linear(i, "mlp.down_proj", gate * self.linear(i, "mlp.up_proj", x))
 
-    def forward(self, tokens, cache=None, visit=None):
-        """Logits [n][vocab]. @visit(layer, x) sees each attention's normed input."""
-        g, cache = self.geometry, cache or Exact()
-        h = self.weights["model.embed_tokens.weight"][torch.from_numpy(np.array(tokens, dtype=np.int64))]
-        for i in range(g.layers):
-            x = self.norm(h, self.layer(i, "input_layernorm.weight"), g.eps)
-            if visit is not None:
-                visit(i, x)
-            h = h + self.attention(i, x, cache)
-            h = h + self.mlp(i, self.norm(h, self.layer(i, "post_attention_layernorm.weight"), g.eps))
+    def logits(self, h):
+        g = self.geometry
         head = self.weights["model.embed_tokens.weight" if g.tied else "lm_head.weight"]
         return self.norm(h, self.weights["model.norm.weight"], g.eps) @ head.T
+
+    def run(self, tokens, attention):
+        """Logits [n][vocab] with @attention(layer, normed input) as each layer's attention."""
+        g = self.geometry
+        h = self.weights["model.embed_tokens.weight"][torch.from_numpy(np.array(tokens, dtype=np.int64))]
+        for i in range(g.layers):
+            h = h + attention(i, self.norm(h, self.layer(i, "input_layernorm.weight"), g.eps))
+            h = h + self.mlp(i, self.norm(h, self.layer(i, "post_attention_layernorm.weight"), g.eps))
+        return self.logits(h)
+
+    def forward(self, tokens, cache=None, visit=None):
+        """Logits [n][vocab] of a whole text. @visit(layer, x) sees each attention's normed input."""
+        cache = cache or Exact()
+
+        def attention(i, x):
+            if visit is not None:
+                visit(i, x)
+            return self.attention(i, x, cache)
+
+        return self.run(tokens, attention)
+
+
+class Decoder:
+    """Reads a text piece by piece with the BF16 cache; an expanded copy of it is kept."""
+
+    def __init__(self, model):
+        self.model, self.cache, self.length = model, Rounded(model), 0
+        self.state = [None] * model.geometry.layers
+
+    def _attention(self, i, x):
+        model = self.model
+        latent, key = model.latents(i, x)
+        new = model.expand(i, self.cache.content(i, latent)[1], self.cache.key(i, key, self.length)[1], self.length)
+        old = self.state[i]
+        keys, rotated, values = new if old is None else [torch.cat(pair, dim=-2) for pair in zip(old, new)]
+        self.state[i] = keys, rotated, values
+        s = model.scores(model.queries(i, x, self.length), keys, rotated)
+        ahead = torch.arange(x.shape[0])[:, None] + self.length < torch.arange(rotated.shape[0])[None]
+        return model.project(i, s.masked_fill(ahead, -math.inf).softmax(-1) @ values)
+
+    def read(self, tokens):
+        """Logits [n][vocab] of the next @tokens."""
+        logits = self.model.run(tokens, self._attention)
+        self.length += len(tokens)
+        return logits
