@@ -141,9 +141,10 @@ static void call_on_closed(struct qmp_tag *tag, bool ok)
 
 static void call_watch_close(struct qmp_call *call)
 {
-	grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
-		      .data.recv_close_on_server.cancelled = &call->closed_early};
+	grpc_op op = {0};
 
+	op.op = GRPC_OP_RECV_CLOSE_ON_SERVER;
+	op.data.recv_close_on_server.cancelled = &call->closed_early;
 	atomic_fetch_add_explicit(&call->references, 1, memory_order_relaxed);
 	if (!qmp_batch_start(call->handle, &op, 1, &call->closed))
 		qmp_call_put(call);

@@ -14,6 +14,7 @@
 #include <qmla/status.h>
 
 #include "common/clock.h"
+#include "proto/message.h"    /* qmp_message_free */
 #include "proto/rpc_server.h" /* struct qmp_tls */
 
 #define QMP_DETAIL_MAX 512
@@ -67,8 +68,6 @@ bool qmp_pending_done(const struct qmp_pending *pending);
 
 /** Asks the call to end early; qmp_pending_wait must still be called. */
 void qmp_pending_cancel(struct qmp_pending *pending);
-
-void qmp_message_free(ProtobufCMessage *message); /**< accepts NULL */
 
 /** Opens a server stream. */
 qmla_status_t qmp_stream_open(struct qmp_channel *channel, const char *path,

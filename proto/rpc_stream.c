@@ -49,9 +49,10 @@ static void stream_on_read(struct qmp_tag *tag, bool ok)
 static bool stream_begin(struct qmp_stream *stream)
 {
 	struct qmp_client_call *call = &stream->call;
-	grpc_op status = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT};
+	grpc_op status = {0};
 	grpc_op ops[4] = {0};
 
+	status.op = GRPC_OP_RECV_STATUS_ON_CLIENT;
 	status.data.recv_status_on_client.trailing_metadata = &call->trailing;
 	status.data.recv_status_on_client.status = &call->code;
 	status.data.recv_status_on_client.status_details = &call->details;
@@ -101,11 +102,12 @@ qmla_status_t qmp_stream_open(struct qmp_channel *channel, const char *path,
 /* Asks for the next message unless one is out, here, or the stream over. Lock held. */
 static void stream_read(struct qmp_stream *stream)
 {
-	grpc_op op = {.op = GRPC_OP_RECV_MESSAGE,
-		      .data.recv_message.recv_message = &stream->message};
+	grpc_op op = {0};
 
 	if (stream->reading || stream->has_message || stream->finished)
 		return;
+	op.op = GRPC_OP_RECV_MESSAGE;
+	op.data.recv_message.recv_message = &stream->message;
 	stream->message = NULL;
 	stream->reading = true;
 	stream->call.outstanding++;

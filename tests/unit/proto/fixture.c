@@ -19,8 +19,10 @@ static void handle_echo(void *object, struct qmp_call *call, const ProtobufCMess
 	Qmla__V1__LookupEntry **list = calloc(count ? count : 1, sizeof(*list));
 	response_t response;
 
-	snprintf(fixture->peer, sizeof(fixture->peer), "%s", qmp_call_peer(call));
-	fixture->deadline_left = qmc_clock_left(qmp_call_deadline(call));
+	pthread_mutex_lock(&fixture->lock);
+	snprintf(fixture->last.peer, sizeof(fixture->last.peer), "%s", qmp_call_peer(call));
+	fixture->last.deadline_left = qmc_clock_left(qmp_call_deadline(call));
+	pthread_mutex_unlock(&fixture->lock);
 	qmla__v1__lookup_response__init(&response);
 	for (size_t i = 0; i < count; i++) {
 		qmla__v1__lookup_entry__init(&entries[i]);
@@ -194,6 +196,7 @@ void fixture_serve(struct fixture *fixture, const struct qmp_server_config *conf
 	struct qmp_server_config c = *config;
 
 	memset(fixture, 0, sizeof(*fixture));
+	pthread_mutex_init(&fixture->lock, NULL);
 	if (!c.listen)
 		c.listen = "127.0.0.1:0";
 	fixture->service =
@@ -269,6 +272,16 @@ qmla_status_t fixture_open(struct qmp_channel *channel, const char *path, uint32
 	return qmp_stream_open(channel, path, &request.base, &qmla__v1__watch_event__descriptor,
 			       timeout_ns < 0 ? QMC_TIME_NEVER : qmc_clock_after(timeout_ns),
 			       stream);
+}
+
+struct fixture_call fixture_last(struct fixture *fixture)
+{
+	struct fixture_call last;
+
+	pthread_mutex_lock(&fixture->lock);
+	last = fixture->last;
+	pthread_mutex_unlock(&fixture->lock);
+	return last;
 }
 
 bool fixture_await(atomic_int *value, int wanted, int64_t timeout_ns)

@@ -27,6 +27,11 @@
  *   Idle    one event, then nothing until cancelled or draining
  *   Broken  two events, then QMLA_ERR_CORRUPT
  */
+struct fixture_call {
+	char peer[64];
+	int64_t deadline_left; /**< ns */
+};
+
 struct fixture {
 	struct qmp_service service;
 	struct qmp_server *server;
@@ -38,8 +43,8 @@ struct fixture {
 	atomic_int last_send; /**< status of Flood's last qmp_call_send */
 	atomic_bool release;
 	atomic_bool saw_cancel;
-	char peer[64];
-	int64_t deadline_left;
+	pthread_mutex_t lock; /**< nothing else orders a handler before the test that reads */
+	struct fixture_call last;
 };
 
 /** Starts a server ("127.0.0.1:0" unless @p config says otherwise) that is serving. */
@@ -62,6 +67,9 @@ qmla_status_t fixture_call(struct qmp_channel *channel, const char *path, size_t
 /** Opens a stream of the fixture; @p timeout_ns negative: no deadline. */
 qmla_status_t fixture_open(struct qmp_channel *channel, const char *path, uint32_t count,
 			   int64_t timeout_ns, struct qmp_stream **stream);
+
+/** What the last Echo saw of its caller. */
+struct fixture_call fixture_last(struct fixture *fixture);
 
 /** Waits until @p value is at least @p wanted, at most @p timeout_ns. */
 bool fixture_await(atomic_int *value, int wanted, int64_t timeout_ns);

@@ -69,7 +69,7 @@ static void serve_on(const char *listen, const char *host, const char *peer)
 	client.target = target;
 	assert_int_equal(qmp_channel_create(&client, &channel), QMLA_OK);
 	assert_int_equal(fixture_call(channel, ECHO, 1, 16, 0, TIMEOUT, NULL, NULL), QMLA_OK);
-	assert_memory_equal(fixture.peer, peer, strlen(peer));
+	assert_memory_equal(fixture_last(&fixture).peer, peer, strlen(peer));
 	qmp_channel_destroy(channel);
 	qmp_server_destroy(fixture.server, 0);
 }

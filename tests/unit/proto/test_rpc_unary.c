@@ -35,6 +35,7 @@ static int teardown(void **state)
 static void test_echo(void **state)
 {
 	struct fixture *fixture = *state;
+	struct fixture_call last;
 	Qmla__V1__LookupResponse *response;
 
 	assert_int_equal(
@@ -45,9 +46,10 @@ static void test_echo(void **state)
 	assert_int_equal(response->entries[2]->offset, 14);
 	assert_int_equal(response->entries[2]->length, 16);
 	assert_true(response->entries[2]->digest == UINT64_MAX - 2);
-	assert_memory_equal(fixture->peer, "127.0.0.1:", 10);
-	assert_true(fixture->deadline_left > TIMEOUT - MS(5000));
-	assert_true(fixture->deadline_left <= TIMEOUT);
+	last = fixture_last(fixture);
+	assert_memory_equal(last.peer, "127.0.0.1:", 10);
+	assert_true(last.deadline_left > TIMEOUT - MS(5000));
+	assert_true(last.deadline_left <= TIMEOUT);
 	qmp_message_free(&response->base);
 }
 
