@@ -17,6 +17,7 @@ struct ticket {
 	uint64_t generation;
 	uint32_t slot;
 	uint32_t group;
+	uint32_t life;     /* of the group */
 	uint32_t previous; /* in the group */
 	uint32_t next;     /* in the group, a chain of expired ones or the free list */
 	uint8_t state;
@@ -25,6 +26,7 @@ struct ticket {
 struct group {
 	struct qms_capability capability; /* first 4 bytes: index, the rest random */
 	uint32_t owner;
+	uint32_t life; /* rises at every reuse: ended tickets of an earlier one do not match */
 	uint32_t first;
 	uint32_t next_free;
 	bool building;
@@ -114,6 +116,7 @@ qmla_status_t qms_ticket_group_open(struct qms_ticket_table *table, uint32_t own
 		memcpy(random.bytes, &number, sizeof(number));
 		table->groups[number] = (struct group){.capability = random,
 						       .owner = owner,
+						       .life = table->groups[number].life + 1,
 						       .first = NONE,
 						       .building = true,
 						       .alive = true};
@@ -191,6 +194,7 @@ qmla_status_t qms_ticket_add(struct qms_ticket_table *table, uint32_t group, uin
 					  .generation = generation,
 					  .slot = slot,
 					  .group = group,
+					  .life = table->groups[group].life,
 					  .state = OPEN};
 		group_link(table, taken);
 		table->count++;
@@ -379,7 +383,7 @@ static qmla_status_t access_locked(struct qms_ticket_table *table,
 	if (ref->number >= table->tickets_used)
 		return QMLA_ERR_PERMISSION;
 	ticket = &table->tickets[ref->number];
-	if (ticket->group != number || ticket->slot != ref->slot)
+	if (ticket->group != number || ticket->life != group->life || ticket->slot != ref->slot)
 		return QMLA_ERR_PERMISSION;
 	return ticket->state == OPEN ? QMLA_OK : QMLA_ERR_LEASE_EXPIRED;
 }
