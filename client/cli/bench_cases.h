@@ -18,6 +18,7 @@
 struct qmw_bench {
 	bool quick;            /**< a quarter of the bytes, one round: for tests */
 	const char *transport; /**< NULL: each */
+	uint32_t connections;  /**< of the fetch case, 0: the library's default */
 };
 
 /** One-sided reads through tcp and shm against a plain socket and memcpy. */
@@ -43,9 +44,17 @@ struct qmw_bench_rig {
 	uint64_t block_bytes;
 };
 
-/** Prints what fails. @p transport NULL: auto. @p pool is the node's --pool-size. */
-qmla_status_t qmw_bench_rig_start(struct qmw_bench_rig *rig, const qmla_layout_t *layout,
-				  size_t count, const char *pool, const char *transport);
+/** What a rig is made of. */
+struct qmw_bench_plan {
+	qmla_layout_t layout;
+	size_t count;          /**< blocks */
+	const char *pool;      /**< the node's --pool-size */
+	const char *transport; /**< NULL: auto */
+	uint32_t connections;
+};
+
+/** Starts the node, publishes the blocks. Prints what fails. */
+qmla_status_t qmw_bench_rig_start(struct qmw_bench_rig *rig, const struct qmw_bench_plan *plan);
 void qmw_bench_rig_end(struct qmw_bench_rig *rig);
 
 #endif /* QMW_BENCH_CASES_H */

@@ -9,6 +9,7 @@
 #include "kernels/block.h"
 
 #define FETCH_TIMEOUT_MS 30000
+#define BLOCKS           256
 
 /* Bytes a second of fetches that read everything; 0: one did not. */
 static double measure(struct qmw_bench_rig *rig, void *const *into, uint64_t total,
@@ -34,8 +35,14 @@ static double measure(struct qmw_bench_rig *rig, void *const *into, uint64_t tot
 
 static int run_one(const struct qmw_bench *bench, const char *transport)
 {
-	const qmla_layout_t layout = {QMLA_FORMAT_C4R4, 27, 512, 64}; /* DeepSeek-V2-Lite */
-	size_t count = 256;
+	const struct qmw_bench_plan plan = {
+		.layout = {QMLA_FORMAT_C4R4, 27, 512, 64}, /* DeepSeek-V2-Lite */
+		.count = BLOCKS,
+		.pool = "192MiB",
+		.transport = transport,
+		.connections = bench->connections,
+	};
+	const size_t count = BLOCKS;
 	uint64_t total = bench->quick ? UINT64_C(1) << 28 : UINT64_C(1) << 30;
 	qmla_fetch_stats_t stats = {0};
 	struct qmw_bench_rig rig;
@@ -43,7 +50,7 @@ static int run_one(const struct qmw_bench *bench, const char *transport)
 	void **into;
 	double rate = 0;
 
-	if (qmw_bench_rig_start(&rig, &layout, count, "192MiB", transport) != QMLA_OK)
+	if (qmw_bench_rig_start(&rig, &plan) != QMLA_OK)
 		return QMW_EXIT_FAILED;
 	into = calloc(count, sizeof(*into));
 	memory = aligned_alloc(QMK_ALIGN, count * rig.block_bytes);

@@ -35,13 +35,14 @@ static double processor_seconds(pid_t pid)
 /* A node with blocks, a connected client, and nobody asking for anything. */
 int qmw_bench_idle(const struct qmw_bench *bench)
 {
-	const qmla_layout_t layout = {QMLA_FORMAT_C4R4, 1, 512, 64};
+	const struct qmw_bench_plan plan = {
+		.layout = {QMLA_FORMAT_C4R4, 1, 512, 64}, .count = 256, .pool = "64MiB"};
 	int64_t ns = (bench->quick ? 2 : 10) * QMC_NS_PER_S;
 	struct qmw_bench_rig rig;
 	double before, after, percent;
 	bool ok;
 
-	if (qmw_bench_rig_start(&rig, &layout, 256, "64MiB", NULL) != QMLA_OK)
+	if (qmw_bench_rig_start(&rig, &plan) != QMLA_OK)
 		return QMW_EXIT_FAILED;
 	qmc_clock_sleep_until(qmc_clock_after(QMC_NS_PER_S));
 	before = processor_seconds(rig.node.pid);

@@ -42,13 +42,14 @@ static double measure(struct qmw_bench_rig *rig, int64_t ns)
 
 int qmw_bench_lookup(const struct qmw_bench *bench)
 {
-	const qmla_layout_t layout = {QMLA_FORMAT_C4R4, 1, 512, 64};
+	const struct qmw_bench_plan plan = {
+		.layout = {QMLA_FORMAT_C4R4, 1, 512, 64}, .count = KEYS, .pool = "64MiB"};
 	int64_t ns = bench->quick ? 200 * QMC_NS_PER_MS : QMC_NS_PER_S;
 	double rates[ROUNDS];
 	struct qmw_bench_rig rig;
 	bool ok;
 
-	if (qmw_bench_rig_start(&rig, &layout, KEYS, "64MiB", NULL) != QMLA_OK)
+	if (qmw_bench_rig_start(&rig, &plan) != QMLA_OK)
 		return QMW_EXIT_FAILED;
 	(void)measure(&rig, ns / 4);
 	for (size_t i = 0; i < ROUNDS; i++)

@@ -50,15 +50,16 @@ static qmla_status_t make_blocks(struct qmw_bench_rig *rig, const qmla_layout_t 
 	return status;
 }
 
-static qmla_status_t connect_client(struct qmw_bench_rig *rig, const qmla_layout_t *layout,
-				    const qmla_identity_t *identity, const char *transport)
+static qmla_status_t connect_client(struct qmw_bench_rig *rig, const struct qmw_bench_plan *plan,
+				    const qmla_identity_t *identity)
 {
 	qmla_client_config_t config = {
 		.struct_size = sizeof(config),
 		.nodes = rig->node.address,
 		.identity = *identity,
-		.layout = *layout,
-		.transport = transport,
+		.layout = plan->layout,
+		.transport = plan->transport,
+		.connections = plan->connections,
 	};
 	qmla_status_t status = qmla_client_create(&config, &rig->client);
 
@@ -68,19 +69,18 @@ static qmla_status_t connect_client(struct qmw_bench_rig *rig, const qmla_layout
 	return status;
 }
 
-qmla_status_t qmw_bench_rig_start(struct qmw_bench_rig *rig, const qmla_layout_t *layout,
-				  size_t count, const char *pool, const char *transport)
+qmla_status_t qmw_bench_rig_start(struct qmw_bench_rig *rig, const struct qmw_bench_plan *plan)
 {
-	const char *arguments[] = {"--pool-size", pool, "--max-identities", "1", NULL};
+	const char *arguments[] = {"--pool-size", plan->pool, "--max-identities", "1", NULL};
 	qmla_identity_t identity;
 	qmla_status_t status = qmc_random_bytes(identity.bytes, sizeof(identity.bytes));
 
 	memset(rig, 0, sizeof(*rig));
-	rig->count = count;
-	rig->block_bytes = qmla_layout_block_bytes(layout);
-	rig->keys = calloc(count, sizeof(*rig->keys));
-	rig->blocks = calloc(count, sizeof(*rig->blocks));
-	rig->memory = aligned_alloc(QMK_ALIGN, count * rig->block_bytes);
+	rig->count = plan->count;
+	rig->block_bytes = qmla_layout_block_bytes(&plan->layout);
+	rig->keys = calloc(rig->count, sizeof(*rig->keys));
+	rig->blocks = calloc(rig->count, sizeof(*rig->blocks));
+	rig->memory = aligned_alloc(QMK_ALIGN, rig->count * rig->block_bytes);
 	if (!rig->keys || !rig->blocks || !rig->memory)
 		status = QMLA_ERR_NO_MEMORY;
 	/* The child first: nothing may be forked once gRPC runs. */
@@ -89,9 +89,9 @@ qmla_status_t qmw_bench_rig_start(struct qmw_bench_rig *rig, const qmla_layout_t
 	if (status == QMLA_OK)
 		status = make_keys(rig, &identity);
 	if (status == QMLA_OK)
-		status = make_blocks(rig, layout, &identity);
+		status = make_blocks(rig, &plan->layout, &identity);
 	if (status == QMLA_OK)
-		status = connect_client(rig, layout, &identity, transport);
+		status = connect_client(rig, plan, &identity);
 	if (status != QMLA_OK) {
 		fprintf(stderr, "qmla bench: no node to measure: %s\n", qmla_status_text(status));
 		qmw_bench_rig_end(rig);

@@ -33,6 +33,7 @@ static const struct {
 
 struct flags {
 	char *transport;
+	uint64_t connections;
 	bool quick;
 	bool json;
 };
@@ -51,7 +52,9 @@ static const struct bench_case *find_case(const char *name)
 static int run_cases(void *user, int count, char **names)
 {
 	const struct flags *flags = user;
-	const struct qmw_bench bench = {.quick = flags->quick, .transport = flags->transport};
+	const struct qmw_bench bench = {.quick = flags->quick,
+					.transport = flags->transport,
+					.connections = (uint32_t)flags->connections};
 	int code = QMW_EXIT_OK;
 
 	if (flags->transport && strcmp(flags->transport, "tcp") != 0 &&
@@ -78,6 +81,8 @@ int qmw_cmd_bench(int argc, char **argv)
 	const struct qmc_option table[] = {
 		{"transport", 0, QMC_OPTION_STRING, &flags.transport, "NAME",
 		 "only tcp or only shm, default both", 0, 0, false},
+		{"connections", 'c', QMC_OPTION_UNSIGNED, &flags.connections, "N",
+		 "data connections of the fetch case, default the library's", 1, 64, false},
 		{"quick", 'q', QMC_OPTION_BOOL, &flags.quick, NULL,
 		 "less data and time: a look, not a measurement", 0, 0, false},
 		{"json", 0, QMC_OPTION_BOOL, &flags.json, NULL, "JSON lines: always so here", 0, 0,

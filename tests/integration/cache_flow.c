@@ -172,9 +172,9 @@ static void test_two_writers(void **state)
 			writers[i].client = rig_client(rig);
 		}
 		for (size_t i = 0; i < 4; i++)
-			assert_int_equal(qml_thread_start(&writers[i].thread, write_blocks,
-							  &writers[i]),
-					 QMLA_OK);
+			assert_int_equal(
+				qml_thread_start(&writers[i].thread, write_blocks, &writers[i]),
+				QMLA_OK);
 		for (size_t i = 0; i < 4; i++) {
 			pthread_join(writers[i].thread, NULL);
 			assert_int_equal(writers[i].status, QMLA_OK);

@@ -37,12 +37,12 @@ struct rig {
 
 /** How a rig differs from the plain one; zero means the default. */
 struct rig_plan {
-	size_t nodes;              /**< 1 */
-	size_t blocks;             /**< 32 */
-	uint32_t layers;           /**< 2 */
-	const char *pool;          /**< "64MiB" */
-	const char *const *flags;  /**< further flags of the nodes, NULL-terminated */
-	const char *transport;     /**< "auto" */
+	size_t nodes;             /**< 1 */
+	size_t blocks;            /**< 32 */
+	uint32_t layers;          /**< 2 */
+	const char *pool;         /**< "64MiB" */
+	const char *const *flags; /**< further flags of the nodes, NULL-terminated */
+	const char *transport;    /**< "auto" */
 	uint32_t replicas;
 	uint32_t lease_ms;
 	uint32_t connections;
