@@ -140,7 +140,7 @@ static void print_line(const struct bench *b, uint32_t count, uint64_t cold, uin
 				 (double)fetch / 1e3, "warm_over_cold", ratio, "limit_is",
 				 "computing it", "limit", 1.0, "pass", ratio <= 1.0);
 
-	json_dumpf(line, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
+	json_dumpf(line, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
 	puts("");
 	fflush(stdout);
 	json_decref(line);

@@ -142,7 +142,8 @@ static void print(const struct flags *f, json_t *out)
 	json_t *value;
 
 	if (f->json) {
-		json_dumpf(out, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
+		json_dumpf(out, stdout,
+			   JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
 		puts("");
 		return;
 	}

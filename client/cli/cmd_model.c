@@ -157,7 +157,7 @@ static void print_json(const struct report *r)
 		"block_bytes", (json_int_t)r->layout->block_bytes, "bf16_token_layer_bytes",
 		bf16_bytes(r), "formats", formats_json(r));
 
-	json_dumpf(root, stdout, JSON_INDENT(2));
+	json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
 	puts("");
 	json_decref(root);
 }
