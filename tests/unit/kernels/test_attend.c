@@ -287,10 +287,379 @@ static void test_matches_float64(void **state)
 	}
 }
 
+/* More heads than a group of query rows holds, and several groups of queries. */
+static void test_many_rows(void **state)
+{
+	struct shape wide = {.format = QMK_FORMAT_C4R4,
+			     .layers = 1,
+			     .content_dim = 64,
+			     .rope_dim = 32,
+			     .heads = 130,
+			     .batch = 2,
+			     .longest = 150,
+			     .queries = 3,
+			     .constants = true};
+	struct shape deep = {.format = QMK_FORMAT_C2R4,
+			     .layers = 1,
+			     .content_dim = 128,
+			     .rope_dim = 64,
+			     .heads = 3,
+			     .batch = 2,
+			     .longest = 300,
+			     .queries = 200,
+			     .recent = true};
+
+	(void)state;
+	for (uint64_t seed = 0; seed < 3; seed++) {
+		check_shape(&wide, seed);
+		check_shape(&deep, seed);
+	}
+}
+
+static const struct shape mixed = {.format = QMK_FORMAT_C4R4,
+				   .layers = 2,
+				   .content_dim = 128,
+				   .rope_dim = 64,
+				   .heads = 5,
+				   .batch = 4,
+				   .longest = 500,
+				   .queries = 40,
+				   .sink = true,
+				   .recent = true,
+				   .constants = true};
+
+/* Shortens a sequence to its first @p total tokens: what the model saw back then. */
+static void truncate_sequence(struct qmk_sequence *sequence, uint32_t total, uint32_t queries)
+{
+	sequence->total = total;
+	sequence->queries = queries;
+	if (sequence->packed_end > total)
+		sequence->packed_end = total;
+	if (sequence->sink > sequence->packed_end)
+		sequence->sink = sequence->packed_end;
+}
+
+/*
+ * A token's output is the same to the last bit whether its query comes alone, in a
+ * chunk, or in a batch with others: what makes a cached and a computed prefix agree.
+ */
+static void test_result_does_not_depend_on_batch_or_chunk(void **state)
+{
+	struct problem problem;
+	float *whole, *lse;
+	size_t bytes;
+
+	(void)state;
+	problem_init(&problem, &mixed, 77);
+	bytes = (size_t)problem.args.rows * mixed.heads * mixed.content_dim * sizeof(float);
+	assert_int_equal(qmk_cpu_ops.attend(&problem.args), QMLA_OK);
+	whole = ref_alloc(bytes, 0);
+	lse = ref_alloc((size_t)problem.args.rows * mixed.heads * sizeof(float), 0);
+	memcpy(whole, problem.args.output, bytes);
+	memcpy(lse, problem.lse, (size_t)problem.args.rows * mixed.heads * sizeof(float));
+	memset(problem.args.output, 0xff, bytes);
+	for (uint32_t b = 0; b < mixed.batch; b++) {
+		struct qmk_sequence sequence = problem.sequences[b];
+
+		for (uint32_t i = 0; i < sequence.queries; i++) {
+			struct qmk_sequence one = sequence;
+			struct qmk_attend_args args = problem.args;
+
+			truncate_sequence(&one, sequence.total - sequence.queries + i + 1, 1);
+			one.query_row = sequence.query_row + i;
+			args.batch = 1;
+			args.sequences = &one;
+			assert_int_equal(qmk_cpu_ops.attend(&args), QMLA_OK);
+		}
+	}
+	assert_memory_equal(whole, problem.args.output, bytes);
+	assert_memory_equal(lse, problem.lse,
+			    (size_t)problem.args.rows * mixed.heads * sizeof(float));
+	ref_free(whole);
+	ref_free(lse);
+	problem_fini(&problem);
+}
+
+/* Random cuts of the keys, each part by itself, joined by merge: the whole again. */
+static void test_parts_merge_to_the_whole(void **state)
+{
+	enum { PARTS = 4 };
+	struct ref_random random = {5};
+
+	(void)state;
+	for (unsigned n = 0; n < 8; n++) {
+		struct problem problem;
+		double *output, *lse;
+		float *outputs, *partial;
+		size_t rows;
+		struct qmk_merge_args merge;
+
+		problem_init(&problem, &mixed, 200 + n);
+		rows = (size_t)problem.args.rows * mixed.heads;
+		output = ref_alloc(rows * mixed.content_dim * sizeof(double), 0);
+		lse = ref_alloc(rows * sizeof(double), 0);
+		ref_attend(&problem.args, output, lse);
+		outputs = ref_alloc(PARTS * rows * mixed.content_dim * sizeof(float), 0xff);
+		partial = ref_alloc(PARTS * rows * sizeof(float), 0xff);
+		for (unsigned part = 0; part < PARTS; part++) {
+			struct qmk_attend_args args = problem.args;
+			struct qmk_sequence view[MAX_BATCH];
+			struct ref_random cuts = {random.state};
+
+			for (uint32_t b = 0; b < mixed.batch; b++) {
+				uint32_t cut[PARTS + 1] = {0};
+				uint32_t total = problem.sequences[b].total;
+
+				/* Aligned or not; equal cuts make empty parts. */
+				for (unsigned c = 1; c < PARTS; c++) {
+					uint32_t at = ref_random_below(&cuts, total + 1);
+
+					at = n % 2 ? at / 64 * 64 : at;
+					cut[c] = at > cut[c - 1] ? at : cut[c - 1];
+				}
+				cut[PARTS] = total;
+				view[b] = problem.sequences[b];
+				view[b].key_begin = cut[part];
+				view[b].key_end = cut[part + 1];
+				if (view[b].key_end ==
+				    0) /* 0 would mean all: say nothing instead */
+					view[b].key_begin = view[b].key_end = total;
+			}
+			args.sequences = view;
+			args.output = outputs + part * rows * mixed.content_dim;
+			args.lse = partial + part * rows;
+			assert_int_equal(qmk_cpu_ops.attend(&args), QMLA_OK);
+		}
+		(void)ref_random_next(&random);
+		merge = (struct qmk_merge_args){.parts = PARTS,
+						.rows = (uint32_t)rows,
+						.content_dim = mixed.content_dim,
+						.outputs = outputs,
+						.lse = partial,
+						.output = problem.args.output,
+						.output_lse = problem.lse};
+		assert_int_equal(qmk_cpu_ops.merge(&merge), QMLA_OK);
+		assert_close(problem.args.output, output, rows, mixed.content_dim, 3e-5);
+		assert_lse(problem.lse, lse, rows);
+		ref_free(output);
+		ref_free(lse);
+		ref_free(outputs);
+		ref_free(partial);
+		problem_fini(&problem);
+	}
+}
+
+static void test_part_without_keys(void **state)
+{
+	struct shape shape = mixed;
+	struct problem problem;
+
+	(void)state;
+	shape.batch = 1;
+	problem_init(&problem, &shape, 3);
+	problem.sequences[0].key_begin = problem.sequences[0].key_end = problem.sequences[0].total;
+	assert_int_equal(qmk_cpu_ops.attend(&problem.args), QMLA_OK);
+	for (size_t r = 0; r < (size_t)problem.args.rows * shape.heads; r++) {
+		assert_true(problem.lse[r] == -INFINITY);
+		for (uint32_t k = 0; k < shape.content_dim; k++)
+			assert_true(((float *)problem.args.output)[r * shape.content_dim + k] == 0);
+	}
+	problem_fini(&problem);
+}
+
+/* Scores of thousands: the softmax is one key, and nothing overflows. */
+static void test_extreme_scores(void **state)
+{
+	struct shape shape = mixed;
+	struct problem problem;
+	double *output, *lse;
+	size_t rows;
+
+	(void)state;
+	problem_init(&problem, &shape, 8);
+	problem.args.scale = 40;
+	rows = (size_t)problem.args.rows * shape.heads;
+	output = ref_alloc(rows * shape.content_dim * sizeof(double), 0);
+	lse = ref_alloc(rows * sizeof(double), 0);
+	ref_attend(&problem.args, output, lse);
+	assert_int_equal(qmk_cpu_ops.attend(&problem.args), QMLA_OK);
+	/* Scores of 1e4 carry float errors of 1e-3, which the weights see. */
+	assert_close(problem.args.output, output, rows, shape.content_dim, 2e-2);
+	assert_lse(problem.lse, lse, rows);
+	ref_free(output);
+	ref_free(lse);
+	problem_fini(&problem);
+}
+
+/* A query that is not a number gives an output that is none, and only its own. */
+static void test_bad_query_stays_alone(void **state)
+{
+	struct shape shape = mixed;
+	struct problem problem;
+	float *query, *output, *before;
+	size_t bytes;
+
+	(void)state;
+	shape.batch = 2;
+	problem_init(&problem, &shape, 9);
+	bytes = (size_t)problem.args.rows * shape.heads * shape.content_dim * sizeof(float);
+	before = ref_alloc(bytes, 0);
+	assert_int_equal(qmk_cpu_ops.attend(&problem.args), QMLA_OK);
+	output = problem.args.output;
+	memcpy(before, output, bytes);
+	query = (float *)(uintptr_t)problem.args.query_content;
+	query[2 * shape.content_dim + 7] = NAN;
+	assert_int_equal(qmk_cpu_ops.attend(&problem.args), QMLA_OK);
+	for (size_t i = 0; i < bytes / sizeof(float); i++) {
+		if (i / shape.content_dim == 2)
+			assert_true(isnan(output[i]));
+		else
+			assert_true(output[i] == before[i]);
+	}
+	assert_true(isnan(problem.lse[2]));
+	ref_free(before);
+	problem_fini(&problem);
+}
+
+static void test_bf16_output(void **state)
+{
+	struct problem problem;
+	uint16_t *narrow;
+	size_t count;
+
+	(void)state;
+	problem_init(&problem, &mixed, 10);
+	count = (size_t)problem.args.rows * mixed.heads * mixed.content_dim;
+	assert_int_equal(qmk_cpu_ops.attend(&problem.args), QMLA_OK);
+	narrow = ref_alloc(count * sizeof(uint16_t), 0);
+	{
+		struct qmk_attend_args args = problem.args;
+
+		args.output = narrow;
+		args.output_dtype = QMK_BF16;
+		args.lse = NULL;
+		assert_int_equal(qmk_cpu_ops.attend(&args), QMLA_OK);
+	}
+	for (size_t i = 0; i < count; i++)
+		assert_int_equal(narrow[i],
+				 ref_to_bfloat((double)((float *)problem.args.output)[i]));
+	ref_free(narrow);
+	problem_fini(&problem);
+}
+
+/* Positions around 128K: angles must not lose their digits. */
+static void test_far_positions(void **state)
+{
+	struct shape shape = {.format = QMK_FORMAT_C4R4,
+			      .layers = 1,
+			      .content_dim = 64,
+			      .rope_dim = 64,
+			      .heads = 4,
+			      .batch = 1,
+			      .longest = 1,
+			      .queries = 1,
+			      .constants = true};
+	uint32_t total = 1u << 17, window = 200;
+	struct problem problem;
+	uint32_t *table;
+	double *output, *lse;
+
+	(void)state;
+	problem_init(&problem, &shape, 12);
+	table = ref_alloc(total / 64 * sizeof(uint32_t), 0);
+	{
+		struct ref_random random = {4};
+
+		/* Every block is the one page there is. */
+		ref_page_random(&problem.layout, &random,
+				(uint8_t *)problem.args.pool.base + problem.layout.header_bytes);
+		problem.args.block_table = table;
+	}
+	problem.sequences[0].total = problem.sequences[0].packed_end = total;
+	problem.sequences[0].key_begin = total - window;
+	problem.sequences[0].key_end = total;
+	output = ref_alloc(shape.heads * shape.content_dim * sizeof(double), 0);
+	lse = ref_alloc(shape.heads * sizeof(double), 0);
+	ref_attend(&problem.args, output, lse);
+	assert_int_equal(qmk_cpu_ops.attend(&problem.args), QMLA_OK);
+	assert_close(problem.args.output, output, shape.heads, shape.content_dim, 2e-5);
+	/* And the same by going there from the start, block by block. */
+	problem.sequences[0].key_begin = problem.sequences[0].key_end = 0;
+	assert_int_equal(qmk_cpu_ops.attend(&problem.args), QMLA_OK);
+	ref_attend(&problem.args, output, lse);
+	assert_close(problem.args.output, output, shape.heads, shape.content_dim, 1e-4);
+	ref_free(table);
+	ref_free(output);
+	ref_free(lse);
+	problem_fini(&problem);
+}
+
+static void test_refusals(void **state)
+{
+	struct shape shape = mixed;
+	struct problem problem;
+	struct qmk_attend_args args;
+	struct qmk_sequence sequence;
+
+	(void)state;
+	shape.batch = 1;
+	problem_init(&problem, &shape, 4);
+	assert_true(problem.sequences[0].packed_end > problem.sequences[0].sink);
+#define REFUSED(change)                                                                            \
+	do {                                                                                       \
+		args = problem.args;                                                               \
+		sequence = problem.sequences[0];                                                   \
+		args.sequences = &sequence;                                                        \
+		change;                                                                            \
+		assert_int_equal(qmk_cpu_ops.attend(&args), QMLA_ERR_INVALID_ARGUMENT);            \
+	} while (0)
+	REFUSED(args.layout = NULL);
+	REFUSED(args.sequences = NULL);
+	REFUSED(args.query_content = NULL);
+	REFUSED(args.query_rope = NULL);
+	REFUSED(args.output = NULL);
+	REFUSED(args.heads = 0);
+	REFUSED(args.rope = NULL);
+	REFUSED(args.layer = 2);
+	REFUSED(args.query_dtype = (enum qmk_dtype)3);
+	REFUSED(args.output_dtype = (enum qmk_dtype)3);
+	REFUSED(args.workspace = NULL);
+	REFUSED(args.workspace_bytes -= 1);
+	REFUSED(args.block_table = NULL);
+	REFUSED(args.pool.base = NULL);
+	REFUSED(args.pool.stride = problem.layout.block_bytes - 128);
+	REFUSED(sequence.queries = 0);
+	REFUSED(sequence.queries = sequence.total + 1);
+	REFUSED(sequence.query_row = 1);
+	REFUSED(sequence.query_row = UINT32_MAX);
+	REFUSED(sequence.packed_end = sequence.total + 1);
+	REFUSED(sequence.sink = sequence.packed_end + 1);
+	REFUSED(sequence.key_end = sequence.total + 1);
+	REFUSED((sequence.key_begin = 2, sequence.key_end = 1));
+	REFUSED((sequence.sink = 1, sequence.sink_rows = NULL));
+	REFUSED((sequence.packed_end = sequence.total - 1, sequence.recent_rows = NULL));
+	REFUSED(sequence.total = UINT32_MAX);
+#undef REFUSED
+	assert_int_equal(qmk_cpu_ops.attend(NULL), QMLA_ERR_INVALID_ARGUMENT);
+	args = problem.args;
+	args.batch = 0;
+	assert_int_equal(qmk_cpu_ops.attend(&args), QMLA_OK);
+	problem_fini(&problem);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_matches_float64),
+		cmocka_unit_test(test_many_rows),
+		cmocka_unit_test(test_result_does_not_depend_on_batch_or_chunk),
+		cmocka_unit_test(test_parts_merge_to_the_whole),
+		cmocka_unit_test(test_part_without_keys),
+		cmocka_unit_test(test_extreme_scores),
+		cmocka_unit_test(test_bad_query_stays_alone),
+		cmocka_unit_test(test_bf16_output),
+		cmocka_unit_test(test_far_positions),
+		cmocka_unit_test(test_refusals),
 	};
 
 	return cmocka_run_group_tests_name("kernels/attend", tests, NULL, NULL);
