@@ -139,6 +139,11 @@ void qms_evict_touch(struct qms_evict *evict, uint32_t slot)
 		atomic_store_explicit(uses, (uint8_t)(now + 1), memory_order_relaxed);
 }
 
+void qms_evict_prefetch(const struct qms_evict *evict, uint32_t slot)
+{
+	__builtin_prefetch(&evict->nodes[slot], 1);
+}
+
 void qms_evict_remove(struct qms_evict *evict, uint32_t slot)
 {
 	struct node *node = &evict->nodes[slot];

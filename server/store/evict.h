@@ -46,6 +46,9 @@ void qms_evict_insert(struct qms_evict *evict, uint32_t slot, uint64_t generatio
 /** Notes a use of @p slot. Lock-free. */
 void qms_evict_touch(struct qms_evict *evict, uint32_t slot);
 
+/** Starts loading what a touch of @p slot needs. Lock-free. */
+void qms_evict_prefetch(const struct qms_evict *evict, uint32_t slot);
+
 /** Takes out a slot that ceases to be resident, wherever it is. */
 void qms_evict_remove(struct qms_evict *evict, uint32_t slot);
 

@@ -2,6 +2,7 @@
 #include "server/store/index.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +26,9 @@ struct shard {
 struct qms_index {
 	struct shard shards[QMS_INDEX_SHARDS];
 	uint8_t secret[SECRET_BYTES];
-	uint32_t *buckets; /* slot + 1 of the first entry, 0: empty */
+	/* Slot + 1 of the first entry, 0: empty. Relaxed: the shard's lock orders all but guesses.
+	 */
+	_Atomic uint32_t *buckets;
 	uint32_t mask;
 	struct entry *entries; /* one a slot; next is slot + 1 or 0 */
 };
@@ -91,6 +94,21 @@ void qms_index_prefetch(const struct qms_index *index, uint64_t hash)
 	__builtin_prefetch(&index->buckets[(uint32_t)hash & index->mask]);
 }
 
+static uint32_t head_of(const struct qms_index *index, uint64_t bucket)
+{
+	return atomic_load_explicit(&index->buckets[(uint32_t)bucket & index->mask],
+				    memory_order_relaxed);
+}
+
+uint32_t qms_index_guess(const struct qms_index *index, uint64_t hash)
+{
+	uint32_t at = head_of(index, hash);
+
+	if (at != 0)
+		__builtin_prefetch(&index->entries[at - 1]);
+	return at - 1; /* 0 - 1 is QMS_SLOT_NONE */
+}
+
 /* The low bits choose the bucket and, lower still, the shard: a bucket has one lock. */
 void qms_index_lock(struct qms_index *index, uint64_t hash)
 {
@@ -104,7 +122,7 @@ void qms_index_unlock(struct qms_index *index, uint64_t hash)
 
 uint32_t qms_index_find(const struct qms_index *index, uint64_t hash, const struct qms_key *key)
 {
-	uint32_t at = index->buckets[(uint32_t)hash & index->mask];
+	uint32_t at = head_of(index, hash);
 
 	while (at != 0) {
 		const struct entry *entry = &index->entries[at - 1];
@@ -116,24 +134,33 @@ uint32_t qms_index_find(const struct qms_index *index, uint64_t hash, const stru
 	return QMS_SLOT_NONE;
 }
 
+static void set_head(struct qms_index *index, uint64_t hash, uint32_t at)
+{
+	atomic_store_explicit(&index->buckets[(uint32_t)hash & index->mask], at,
+			      memory_order_relaxed);
+}
+
 void qms_index_insert(struct qms_index *index, uint64_t hash, const struct qms_key *key,
 		      uint32_t slot)
 {
-	uint32_t *head = &index->buckets[(uint32_t)hash & index->mask];
 	struct entry *entry = &index->entries[slot];
 
 	entry->key = *key;
-	entry->next = *head;
-	*head = slot + 1;
+	entry->next = head_of(index, hash);
+	set_head(index, hash, slot + 1);
 }
 
 void qms_index_remove(struct qms_index *index, uint64_t hash, uint32_t slot)
 {
-	uint32_t *link = &index->buckets[(uint32_t)hash & index->mask];
+	uint32_t at = head_of(index, hash);
 
-	while (*link != slot + 1)
-		link = &index->entries[*link - 1].next;
-	*link = index->entries[slot].next;
+	if (at == slot + 1) {
+		set_head(index, hash, index->entries[slot].next);
+		return;
+	}
+	while (index->entries[at - 1].next != slot + 1)
+		at = index->entries[at - 1].next;
+	index->entries[at - 1].next = index->entries[slot].next;
 }
 
 const struct qms_key *qms_index_key(const struct qms_index *index, uint32_t slot)
@@ -148,7 +175,7 @@ uint32_t qms_index_buckets(const struct qms_index *index)
 
 uint32_t qms_index_first(const struct qms_index *index, uint32_t bucket)
 {
-	return index->buckets[bucket] - 1; /* 0 - 1 is QMS_SLOT_NONE */
+	return head_of(index, bucket) - 1; /* 0 - 1 is QMS_SLOT_NONE */
 }
 
 uint32_t qms_index_next(const struct qms_index *index, uint32_t slot)

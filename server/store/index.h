@@ -26,8 +26,14 @@ void qms_index_destroy(struct qms_index *index); /**< accepts NULL */
 /** Keyed hash; also names the shard. Any thread, no lock. */
 uint64_t qms_index_hash(const struct qms_index *index, const struct qms_key *key);
 
-/** Starts loading the bucket of @p hash into the cache. */
+/** Starts loading the bucket of @p hash into the cache. No lock. */
 void qms_index_prefetch(const struct qms_index *index, uint64_t hash);
+
+/**
+ * Slot at the head of the bucket of @p hash, whose entry it starts loading:
+ * most likely where a find will end. No lock; only a guess. QMS_SLOT_NONE: empty.
+ */
+uint32_t qms_index_guess(const struct qms_index *index, uint64_t hash);
 
 /** Lock of the shard that @p hash belongs to. Never two at a time. */
 void qms_index_lock(struct qms_index *index, uint64_t hash);

@@ -4,8 +4,8 @@
 
 #include "server/store/store_internal.h"
 
-/* Keys whose buckets are loaded ahead of use. */
-#define AHEAD 16u
+/* Keys loaded ahead of use. */
+#define AHEAD 32u
 
 struct lookup {
 	struct qms_store *store;
@@ -96,6 +96,29 @@ static void all_missing(struct qms_lookup_entry *entries, size_t count)
 		entries[i] = (struct qms_lookup_entry){.status = QMLA_ERR_NOT_FOUND};
 }
 
+/*
+ * A lookup is bound by memory: bucket, entry, slot and eviction node each miss the
+ * cache in a large pool. Loading those of many keys at once hides most of it.
+ */
+static void load_ahead(const struct lookup *lookup, const struct qms_key *keys, size_t count,
+		       uint64_t *hashes)
+{
+	struct qms_partition *partition = lookup->partition;
+
+	for (size_t i = 0; i < count; i++) {
+		hashes[i] = qms_index_hash(partition->index, &keys[i]);
+		qms_index_prefetch(partition->index, hashes[i]);
+	}
+	for (size_t i = 0; i < count; i++) {
+		uint32_t guess = qms_index_guess(partition->index, hashes[i]);
+
+		if (guess == QMS_SLOT_NONE)
+			continue;
+		__builtin_prefetch(qms_partition_slot(partition, guess), 1);
+		qms_evict_prefetch(partition->evict, guess);
+	}
+}
+
 static qmla_status_t lookup_all(struct lookup *lookup, const struct qms_key *keys, size_t count,
 				bool stop_at_hole, struct qms_lookup_entry *entries)
 {
@@ -104,12 +127,8 @@ static qmla_status_t lookup_all(struct lookup *lookup, const struct qms_key *key
 	qmla_status_t status;
 
 	for (size_t i = 0; i < count; i++) {
-		if (i % AHEAD == 0) {
-			for (size_t k = i; k < count && k < i + AHEAD; k++) {
-				hashes[k - i] = qms_index_hash(lookup->partition->index, &keys[k]);
-				qms_index_prefetch(lookup->partition->index, hashes[k - i]);
-			}
-		}
+		if (i % AHEAD == 0)
+			load_ahead(lookup, &keys[i], count - i < AHEAD ? count - i : AHEAD, hashes);
 		status = lookup_one(lookup, hashes[i % AHEAD], &keys[i], &entries[i]);
 		if (status != QMLA_OK)
 			return status;
