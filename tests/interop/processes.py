@@ -44,7 +44,8 @@ class Node(Process):
         self.folder = tempfile.TemporaryDirectory()
         port_file = os.path.join(self.folder.name, "port")
         super().__init__(
-            [program, "--listen", "127.0.0.1:0", "--pool-size", "64MiB", "--port-file", port_file, *flags]
+            [program, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--http-listen", "none"]
+            + ["--pool-size", "64MiB", "--port-file", port_file, *flags]
         )
         self.address = "127.0.0.1:%d" % self._await_port(port_file)
 
