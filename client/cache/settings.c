@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cache/settings.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,13 +9,12 @@
 #include "common/log.h"
 #include "transport/transport.h"
 
-#define DEFAULT_CONNECT_MS  1000
-#define DEFAULT_CALL_MS     2000
-#define DEFAULT_LEASE_MS    10000
-#define DEFAULT_PROBE_MS    2000
-#define DEFAULT_CONNECTIONS 2
-#define MAX_REPLICAS        8
-#define MAX_CONNECTIONS     64
+#define DEFAULT_CONNECT_MS 1000
+#define DEFAULT_CALL_MS    2000
+#define DEFAULT_LEASE_MS   10000
+#define DEFAULT_PROBE_MS   2000
+#define MAX_REPLICAS       8
+#define MAX_CONNECTIONS    64
 
 static uint32_t or_default(uint32_t value, uint32_t fallback)
 {
@@ -33,6 +33,15 @@ static void read_host_id(char host_id[QML_HOST_ID_MAX])
 		host_id[0] = '\0';
 	host_id[strcspn(host_id, "\n")] = '\0';
 	fclose(file);
+}
+
+static uint32_t count_processors(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return (uint32_t)CPU_COUNT(&set);
+	return 1;
 }
 
 static qmla_status_t choose_transport(const char *name, char chosen[QML_TRANSPORT_NAME_MAX])
@@ -80,7 +89,8 @@ qmla_status_t qml_settings_init(const qmla_client_config_t *config, struct qml_s
 	made.identity = config->identity;
 	made.fingerprint = qmk_layout_fingerprint(&made.layout);
 	made.replicas = or_default(config->replicas, 1);
-	made.connections = or_default(config->connections, DEFAULT_CONNECTIONS);
+	made.connections = config->connections;
+	made.processors = count_processors();
 	made.lease_ms = or_default(config->lease_ms, DEFAULT_LEASE_MS);
 	made.connect_ns =
 		or_default(config->connect_timeout_ms, DEFAULT_CONNECT_MS) * QMC_NS_PER_MS;

@@ -19,7 +19,8 @@ struct qml_settings {
 	char transport[QML_TRANSPORT_NAME_MAX]; /**< "": best first */
 	char host_id[QML_HOST_ID_MAX];          /**< boot id of this machine, "": unknown */
 	uint32_t replicas;
-	uint32_t connections;
+	uint32_t connections; /**< 0: as suits the transport and the machine */
+	uint32_t processors;  /**< this process may run on */
 	uint32_t lease_ms;
 	int64_t connect_ns;
 	int64_t call_ns;

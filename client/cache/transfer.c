@@ -7,9 +7,39 @@
 
 #define LANE_WORTH_BYTES (UINT64_C(2) << 20) /* less is not worth another thread */
 
+static size_t clamp(size_t value, size_t least, size_t most)
+{
+	if (value < least)
+		return least;
+	return value < most ? value : most;
+}
+
+/*
+ * By measurement: shm lanes copy and verify on the caller's own processors, so two
+ * pay off as soon as there are two; a tcp lane keeps one of the kernel's threads
+ * and one of the node's busy besides, and a second one on a small machine halves
+ * the rate.
+ */
+static size_t connections_for(const struct qml_transfer *transfer)
+{
+	const struct qml_settings *settings = qml_node_settings(transfer->node);
+	struct qml_link *link;
+	size_t count;
+
+	if (settings->connections)
+		return settings->connections;
+	link = qml_node_link(transfer->node);
+	if (link && link->ops == &qmt_shm_ops)
+		count = clamp(settings->processors, 1, 4);
+	else
+		count = clamp(settings->processors / 4, 1, 4);
+	qml_link_put(link);
+	return count;
+}
+
 static size_t lanes_for(const struct qml_transfer *transfer)
 {
-	size_t most = qml_node_settings(transfer->node)->connections;
+	size_t most = connections_for(transfer);
 	uint64_t bytes = 0, worth;
 
 	for (size_t i = 0; i < transfer->count; i++)
@@ -48,8 +78,10 @@ static void run_lanes(struct qml_crew *crew, struct qml_transfer *transfers, siz
 	size_t lanes = 0, at = 0;
 	void **items;
 
-	for (size_t i = 0; i < count; i++)
-		lanes += lanes_for(&transfers[i]);
+	for (size_t i = 0; i < count; i++) {
+		transfers[i].lanes_ = lanes_for(&transfers[i]);
+		lanes += transfers[i].lanes_;
+	}
 	items = calloc(lanes + 1, sizeof(*items));
 	if (!items) {
 		/* One after the other needs no list. */
@@ -60,7 +92,7 @@ static void run_lanes(struct qml_crew *crew, struct qml_transfer *transfers, siz
 	/* First one lane for each node, so that none waits behind another's second. */
 	for (size_t round = 0; at < lanes; round++) {
 		for (size_t i = 0; i < count; i++) {
-			if (round < lanes_for(&transfers[i]))
+			if (round < transfers[i].lanes_)
 				items[at++] = &transfers[i];
 		}
 	}

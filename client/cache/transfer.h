@@ -46,6 +46,7 @@ struct qml_transfer {
 	/** Shared: pieces with a greater index are not started; lowered to that of a failed one. */
 	_Atomic size_t *stop;
 
+	size_t lanes_;
 	_Atomic size_t next_;
 	_Atomic int failure_; /* qmla_status_t of a lane that gave up */
 };

@@ -97,7 +97,8 @@ typedef struct qmla_client_config {
 	uint32_t call_timeout_ms;    /**< of one control call, default 2000 */
 	uint32_t lease_ms;           /**< default 10000, renewed while a transfer lasts */
 	uint32_t probe_interval_ms;  /**< how often a failed node is tried again, default 2000 */
-	uint32_t connections;        /**< data connections to a node in one transfer, default 2 */
+	uint32_t connections;        /**< data connections to a node in one transfer; default: as
+					suits the transport and the processors */
 } qmla_client_config_t;
 
 /** Makes a client; connects on first use. Strings are copied. */

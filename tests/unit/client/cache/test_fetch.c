@@ -203,15 +203,15 @@ static void test_other_blocks_bytes(void **state)
 	check_miss(f, QMLA_ERR_STALE);
 }
 
-/* Leases of 150 ms, reads of 40 ms each: renewals carry the transfer through. */
+/* Leases of 500 ms, reads of 100 ms each: renewals carry the transfer through. */
 static void test_lease_renewed(void **state)
 {
 	struct fixture *f = *state;
 	qmla_fetch_stats_t stats;
 
 	fixture_publish(f, 16);
-	atomic_store(&f->nodes[0]->faults.lease_ms, 150);
-	atomic_store(&f->nodes[0]->faults.read_delay_ns, 40 * QMC_NS_PER_MS);
+	atomic_store(&f->nodes[0]->faults.lease_ms, 500);
+	atomic_store(&f->nodes[0]->faults.read_delay_ns, 100 * QMC_NS_PER_MS);
 	assert_int_equal(fixture_fetch(f, 16, 5000, NULL, &stats), 16);
 	assert_true(stats.renewals >= 2);
 }
