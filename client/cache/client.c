@@ -14,6 +14,16 @@ const char *qmla_version(void)
 	return QMLA_VERSION;
 }
 
+qmla_status_t qmla_log_set_level(const char *level)
+{
+	enum qmc_log_level parsed;
+
+	if (!level || qmc_log_level_parse(level, &parsed) != QMLA_OK)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	qmc_log_configure(parsed, QMC_LOG_TEXT);
+	return QMLA_OK;
+}
+
 qmc_time_t qml_client_deadline(uint32_t timeout_ms)
 {
 	return qmc_clock_after((int64_t)timeout_ms * QMC_NS_PER_MS);

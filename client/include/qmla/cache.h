@@ -208,6 +208,13 @@ qmla_status_t qmla_watch_open(qmla_client_t *client, bool snapshot, qmla_watch_t
 qmla_status_t qmla_watch_next(qmla_watch_t *watch, uint32_t timeout_ms, qmla_event_t *event);
 void qmla_watch_close(qmla_watch_t *watch); /**< accepts NULL */
 
+/**
+ * What the library writes to standard error, one line an event: "error", "warn"
+ * (the default is "info"), "debug" or "trace". Of the whole process, any thread.
+ * QMLA_ERR_INVALID_ARGUMENT: no such level.
+ */
+qmla_status_t qmla_log_set_level(const char *level);
+
 /** "0.1.0" */
 const char *qmla_version(void);
 

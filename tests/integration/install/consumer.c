@@ -18,6 +18,8 @@ int main(void)
 	qmla_client_t *client;
 	size_t prefix = 7;
 
+	if (qmla_log_set_level("error") != QMLA_OK || qmla_log_set_level("loud") == QMLA_OK)
+		return 5;
 	for (uint32_t i = 0; i < 128; i++)
 		tokens[i] = i;
 	if (qmla_keys_compute(&config.identity, NULL, tokens, 128, keys) != QMLA_OK)
