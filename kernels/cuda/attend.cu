@@ -10,45 +10,108 @@
 
 #include "kernels/cuda/attend_params.cuh"
 
-/* Joins an entity's splits: one CTA a row of a group. */
-static __global__ void combine_kernel(const __grid_constant__ attend_params p)
+#define COMBINE_SPLITS 512u /* weights kept in shared memory at a time */
+
+/* Weight of a partial result beside @largest, 0 where it saw no token. */
+static __device__ __forceinline__ float weight_of(float lse, float largest)
 {
+	return lse == -CUDART_INF_F ? 0.f : exp2f(lse - largest);
+}
+
+/* Largest of a value over the CTA. */
+template <int GROUPS> static __device__ float largest_of(float value)
+{
+	__shared__ float warp_largest[GROUPS * 4];
+
+	for (int step = 16; step; step /= 2)
+		value = fmaxf(value, __shfl_xor_sync(~0u, value, step));
+	if (threadIdx.x % 32 == 0)
+		warp_largest[threadIdx.x / 32] = value;
+	__syncthreads();
+	value = warp_largest[0];
+	for (int w = 1; w < GROUPS * 4; w++)
+		value = fmaxf(value, warp_largest[w]);
+	return value;
+}
+
+/*
+ * Joins an entity's splits: one CTA a row, GROUPS groups of 128 threads that take every
+ * GROUPS-th split, each thread four columns at a time.
+ */
+template <int GROUPS>
+static __global__ void __launch_bounds__(128 * GROUPS)
+	combine_kernel(const __grid_constant__ attend_params p)
+{
+	__shared__ float4 sums[GROUPS][128];
+	__shared__ float weights[COMBINE_SPLITS];
 	const uint32_t e = blockIdx.x / p.shape.rows;
 	const uint32_t row = blockIdx.x % p.shape.rows;
-	const qmk_entity entity = p.plan.entities[e];
-	const qmk_sequence s = p.args.sequences[entity.sequence];
-	const uint32_t offset = entity.group * p.shape.rows + row;
+	const uint32_t group = threadIdx.x / 128;
 	const uint32_t dim = p.layout.content_dim;
-	const uint64_t target = (uint64_t)s.query_row * p.args.heads + offset;
 	float largest = -CUDART_INF_F;
 	float total = 0.f;
 
+	grid_wait();
+	const qmk_entity entity = p.plan.entities[e];
+	const qmk_sequence s = p.args.sequences[entity.sequence];
+	const uint32_t offset = entity.group * p.shape.rows + row;
+	const uint64_t target = (uint64_t)s.query_row * p.args.heads + offset;
+	const float *lse = p.plan.partial_lse + (uint64_t)entity.first_split * p.shape.rows + row;
+	const float *partial =
+		p.plan.partial + ((uint64_t)entity.first_split * p.shape.rows + row) * dim;
+
 	if (offset >= s.queries * p.args.heads)
 		return;
+	for (uint32_t i = threadIdx.x; i < entity.splits; i += blockDim.x)
+		largest = fmaxf(largest, lse[(uint64_t)i * p.shape.rows]);
+	largest = largest_of<GROUPS>(largest);
+	for (uint32_t i = threadIdx.x; i < min(entity.splits, COMBINE_SPLITS); i += blockDim.x)
+		weights[i] = weight_of(lse[(uint64_t)i * p.shape.rows], largest);
+	__syncthreads();
 	for (uint32_t i = 0; i < entity.splits; i++)
-		largest =
-			fmaxf(largest,
-			      p.plan.partial_lse[(uint64_t)(entity.first_split + i) * p.shape.rows +
-						 row]);
-	for (uint32_t i = 0; i < entity.splits; i++) {
-		float lse =
-			p.plan.partial_lse[(uint64_t)(entity.first_split + i) * p.shape.rows + row];
+		total += i < COMBINE_SPLITS ? weights[i]
+					    : weight_of(lse[(uint64_t)i * p.shape.rows], largest);
+	for (uint32_t c = threadIdx.x % 128 * 4; c < dim; c += 512) {
+		float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 
-		total += lse == -CUDART_INF_F ? 0.f : exp2f(lse - largest);
-	}
-	for (uint32_t c = threadIdx.x; c < dim; c += blockDim.x) {
-		float sum = 0.f;
+#pragma unroll 4
+		for (uint32_t i = group; i < entity.splits; i += GROUPS) {
+			const float w =
+				i < COMBINE_SPLITS
+					? weights[i]
+					: weight_of(lse[(uint64_t)i * p.shape.rows], largest);
+			/* A part that saw no token left its columns unwritten. */
+			const float4 v =
+				w > 0.f ? *(const float4 *)(partial +
+							    (uint64_t)i * p.shape.rows * dim + c)
+					: make_float4(0.f, 0.f, 0.f, 0.f);
 
-		for (uint32_t i = 0; i < entity.splits; i++) {
-			uint64_t at = (uint64_t)(entity.first_split + i) * p.shape.rows + row;
-
-			if (p.plan.partial_lse[at] != -CUDART_INF_F)
-				sum += exp2f(p.plan.partial_lse[at] - largest) *
-				       p.plan.partial[at * dim + c];
+			sum.x = fmaf(w, v.x, sum.x);
+			sum.y = fmaf(w, v.y, sum.y);
+			sum.z = fmaf(w, v.z, sum.z);
+			sum.w = fmaf(w, v.w, sum.w);
 		}
-		sum = total > 0.f ? sum / total : 0.f;
-		qmk_store(p.args.output, target * dim + c, p.args.output_dtype,
-			  sum + (p.content_mean ? p.content_mean[c] : 0.f));
+		__syncthreads();
+		sums[group][threadIdx.x % 128] = sum;
+		__syncthreads();
+		if (group == 0) {
+			const float scale = total > 0.f ? 1.f / total : 0.f;
+			const float *mean = p.content_mean ? p.content_mean + c : NULL;
+
+			for (int g = 1; g < GROUPS; g++) {
+				const float4 v = sums[g][threadIdx.x];
+
+				sum.x += v.x;
+				sum.y += v.y;
+				sum.z += v.z;
+				sum.w += v.w;
+			}
+			qmk_store4(p.args.output, target * dim + c, p.args.output_dtype,
+				   make_float4(sum.x * scale + (mean ? mean[0] : 0.f),
+					       sum.y * scale + (mean ? mean[1] : 0.f),
+					       sum.z * scale + (mean ? mean[2] : 0.f),
+					       sum.w * scale + (mean ? mean[3] : 0.f)));
+		}
 	}
 	if (threadIdx.x == 0 && p.args.lse)
 		p.args.lse[target] = total > 0.f ? largest + log2f(total) : -CUDART_INF_F;
@@ -110,6 +173,10 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
 	}
 	if (status != QMLA_OK)
 		return status;
-	combine_kernel<<<p.shape.entities * p.shape.rows, 128, 0, stream>>>(p);
-	return qmk_cuda_status(cudaGetLastError());
+	/* Few rows have many splits each: more threads a row. */
+	if (p.shape.entities * p.shape.rows < 2 * p.shape.parts)
+		return qmk_launch(combine_kernel<8>, dim3(p.shape.entities * p.shape.rows), 1024, 0,
+				  true, stream, p);
+	return qmk_launch(combine_kernel<1>, dim3(p.shape.entities * p.shape.rows), 128, 0, true,
+			  stream, p);
 }

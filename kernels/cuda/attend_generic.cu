@@ -266,9 +266,9 @@ static __device__ tile_view packed_tile(const attend_params &p, const qmk_sequen
 }
 
 template <int BITS, int DC, int DR>
-static __device__ void attend_tile(const attend_params &p, uint32_t visible,
-				   const tile_view &tile, shared_memory<DC, DR> &sm, float *largest,
-				   float *total, float (&out)[DC / 32][4])
+static __device__ void attend_tile(const attend_params &p, uint32_t visible, const tile_view &tile,
+				   shared_memory<DC, DR> &sm, float *largest, float *total,
+				   float (&out)[DC / 32][4])
 {
 	uint32_t high = min(tile.high, visible > tile.position ? visible - tile.position : 0);
 
@@ -373,8 +373,7 @@ static qmla_status_t launch(const attend_params &p, bool packed, cudaStream_t st
 		<<<dim3(p.shape.entities, p.shape.rows / ROWS), QMK_TILE_THREADS, bytes, stream>>>(
 			p);
 	if (packed)
-		packed_kernel<BITS, DC, DR>
-			<<<p.shape.parts, QMK_TILE_THREADS, bytes, stream>>>(p);
+		packed_kernel<BITS, DC, DR><<<p.shape.parts, QMK_TILE_THREADS, bytes, stream>>>(p);
 	return qmk_cuda_status(cudaGetLastError());
 }
 

@@ -7,7 +7,8 @@
 
 /** The caller's arguments with the structures they point to copied in. */
 struct attend_params {
-	qmk_attend_args args; /* args.layout, args.rope and args.constants are host pointers: not used */
+	qmk_attend_args
+		args; /* args.layout, args.rope and args.constants are host pointers: not used */
 	qmk_layout layout;
 	qmk_rope rope;
 	const float *rope_mean;
@@ -17,7 +18,8 @@ struct attend_params {
 };
 
 /** Tokens that query row @p row of a sequence may see: itself and what is before it. */
-static __device__ __forceinline__ uint32_t attend_visible(const qmk_sequence &s, uint32_t row, uint32_t heads)
+static __device__ __forceinline__ uint32_t attend_visible(const qmk_sequence &s, uint32_t row,
+							  uint32_t heads)
 {
 	return s.total - s.queries + row / heads + 1;
 }

@@ -49,6 +49,58 @@ static __device__ __forceinline__ void qmk_store(void *data, uint64_t index, qmk
 		((float *)data)[index] = value;
 }
 
+static __device__ __forceinline__ void qmk_store4(void *data, uint64_t index, qmk_dtype dtype,
+						  float4 v)
+{
+	if (dtype == QMK_BF16) {
+		__nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v.x, v.y),
+					  __floats2bfloat162_rn(v.z, v.w)};
+
+		*(uint2 *)((__nv_bfloat16 *)data + index) = *(uint2 *)pair;
+	} else {
+		*(float4 *)((float *)data + index) = v;
+	}
+}
+
+/**
+ * Lets the next kernel of the stream start its prologue (programmatic dependent launch),
+ * and waits until the kernels before this one have ended and their writes are visible.
+ * Both do nothing before sm_90.
+ */
+static __device__ __forceinline__ void grid_launch_dependents()
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void grid_wait()
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/** Launches @p kernel; when @p overlap it may begin before its predecessor has ended (grid_wait).
+ */
+template <class Params>
+static qmla_status_t qmk_launch(void (*kernel)(Params), dim3 grid, uint32_t threads, size_t shared,
+				bool overlap, cudaStream_t stream, const Params &params)
+{
+	cudaLaunchAttribute attribute = {};
+	cudaLaunchConfig_t config = {};
+
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = grid;
+	config.blockDim = dim3(threads);
+	config.dynamicSmemBytes = shared;
+	config.stream = stream;
+	config.attrs = &attribute;
+	config.numAttrs = overlap ? 1 : 0;
+	return qmk_cuda_status(cudaLaunchKernelEx(&config, kernel, params));
+}
+
 /** The page of @p layer in block @p slot. */
 static __device__ __forceinline__ uint8_t *qmk_page(const qmk_pool &pool, const qmk_layout &layout,
 						    uint32_t slot, uint32_t layer)

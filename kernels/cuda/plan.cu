@@ -72,7 +72,8 @@ size_t qmk_plan_layout(const struct qmk_attend_args *args, const struct qmk_plan
 
 		p.page_turns = (uint4 *)take(base, &used, (size_t)shape->pages * 8 * sizeof(uint4));
 		p.token_turns = (uint4 *)take(base, &used, 512 * sizeof(uint4));
-		p.query_image = (uint8_t *)take(base, &used, staged * attend_hopper_image_bytes(args));
+		p.query_image =
+			(uint8_t *)take(base, &used, staged * attend_hopper_image_bytes(args));
 		p.query_factors = (float4 *)take(base, &used, staged * sizeof(float4));
 	}
 	p.partial = (float *)take(base, &used, rows * dim * sizeof(float));
@@ -248,7 +249,8 @@ static __device__ uint4 turns(const qmk_rope &rope, uint32_t position, uint32_t 
 
 		for (uint32_t half = 0; half < 2; half++) {
 			uint32_t pair = turn_pair(u + i, q, half, rope.pairing == QMK_HALF_SPLIT);
-			/* In double: a float product loses the fraction past some ten thousand tokens. */
+			/* In double: a float product loses the fraction past some ten thousand
+			 * tokens. */
 			double full = (double)position * (double)rope.inv_freq[pair] *
 				      0.15915494309189533577;
 

@@ -16,7 +16,7 @@
 #include "kernels/cuda/device.cuh"
 
 #define QMK_PLAN_PARTS_MAX 1024u
-#define QMK_TILE 64u /* tokens of one tile: a page */
+#define QMK_TILE           64u /* tokens of one tile: a page */
 
 /** Tiles [tile_begin, tile_end) of an entity, counted in pages of its sequence. */
 struct qmk_item {
@@ -41,16 +41,16 @@ struct qmk_plan_shape {
 
 /** Device pointers into the workspace. */
 struct qmk_plan {
-	qmk_item *items;      /**< [entities + parts] packed work, in order of part */
-	uint32_t *part_begin; /**< [parts + 1] into items */
-	uint32_t *bf16_split; /**< [entities]: split of the BF16 item, UINT32_MAX: none */
-	qmk_entity *entities; /**< [entities] */
-	uint4 *page_turns;    /**< Hopper: [pages][4][2], see plan.cu */
-	uint4 *token_turns;   /**< Hopper: [4][128] */
-	uint8_t *query_image; /**< Hopper: [entities], queries as shared memory holds them */
+	qmk_item *items;       /**< [entities + parts] packed work, in order of part */
+	uint32_t *part_begin;  /**< [parts + 1] into items */
+	uint32_t *bf16_split;  /**< [entities]: split of the BF16 item, UINT32_MAX: none */
+	qmk_entity *entities;  /**< [entities] */
+	uint4 *page_turns;     /**< Hopper: [pages][4][2], see plan.cu */
+	uint4 *token_turns;    /**< Hopper: [4][128] */
+	uint8_t *query_image;  /**< Hopper: [entities], queries as shared memory holds them */
 	float4 *query_factors; /**< Hopper: [entities][rows] {offset, content, RoPE factor, 0} */
-	float *partial;       /**< [splits][rows][d_c] */
-	float *partial_lse;   /**< [splits][rows], base 2 */
+	float *partial;        /**< [splits][rows][d_c] */
+	float *partial_lse;    /**< [splits][rows], base 2 */
 };
 
 /** QMLA_ERR_INVALID_ARGUMENT when the arguments cannot be planned. */

@@ -14,7 +14,8 @@
 /** Shared-memory descriptor: K-major, 128-byte swizzle, 1,024 bytes between groups of 8 rows. */
 static __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address)
 {
-	return (uint64_t)(address >> 4 & 0x3fff) | 1ull << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
+	return (uint64_t)(address >> 4 & 0x3fff) | 1ull << 16 | (uint64_t)(1024 >> 4) << 32 |
+	       1ull << 62;
 }
 
 static __device__ __forceinline__ void wgmma_fence()
@@ -34,19 +35,22 @@ template <int PENDING> static __device__ __forceinline__ void wgmma_wait()
 
 #define D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define I4(d, i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
-#define A4(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+#define A4(a)    "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
 /** d (64 x N, fp32) = or += A (64 x 16, fp16, registers) B (16 x N, shared memory). */
-static __device__ __forceinline__ void wgmma_f16(float (&d)[8], const uint32_t (&a)[4], uint64_t b, int add)
+static __device__ __forceinline__ void wgmma_f16(float (&d)[8], const uint32_t (&a)[4], uint64_t b,
+						 int add)
 {
-	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
-		     "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
-		     "{%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}\n"
-		     : D4(d, 0), D4(d, 4)
-		     : A4(a), "l"(b), "r"(add));
+	asm volatile(
+		"{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+		"wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
+		"{%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}\n"
+		: D4(d, 0), D4(d, 4)
+		: A4(a), "l"(b), "r"(add));
 }
 
-static __device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int add)
+static __device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t (&a)[4], uint64_t b,
+						 int add)
 {
 	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
 		     "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
@@ -57,7 +61,8 @@ static __device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t 
 }
 
 /** d (64 x N, int32) = or += A (64 x 32, u8, registers) B (32 x N, s8, shared memory). */
-static __device__ __forceinline__ void wgmma_u8(int (&d)[8], const uint32_t (&a)[4], uint64_t b, int add)
+static __device__ __forceinline__ void wgmma_u8(int (&d)[8], const uint32_t (&a)[4], uint64_t b,
+						int add)
 {
 	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
 		     "wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0,%1,%2,%3,%4,%5,%6,%7}, "
@@ -66,7 +71,8 @@ static __device__ __forceinline__ void wgmma_u8(int (&d)[8], const uint32_t (&a)
 		     : A4(a), "l"(b), "r"(add));
 }
 
-static __device__ __forceinline__ void wgmma_u8(int (&d)[16], const uint32_t (&a)[4], uint64_t b, int add)
+static __device__ __forceinline__ void wgmma_u8(int (&d)[16], const uint32_t (&a)[4], uint64_t b,
+						int add)
 {
 	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
 		     "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 "
@@ -82,12 +88,14 @@ static __device__ __forceinline__ void wgmma_u8(int (&d)[16], const uint32_t (&a
 
 static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals)
 {
-	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+		     : "memory");
 }
 
 static __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 {
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+		     "r"(bytes)
 		     : "memory");
 }
 
@@ -111,10 +119,12 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
 }
 
 /** Global to shared, @p bytes a multiple of 16; completes on @p barrier. */
-static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes,
+						 uint32_t barrier)
 {
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-		     ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+		     "[%1], %2, [%3];" ::"r"(to),
+		     "l"(from), "r"(bytes), "r"(barrier)
 		     : "memory");
 }
 
@@ -122,10 +132,11 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, 
 static __device__ __forceinline__ void bulk_copy_once(uint32_t to, const void *from, uint32_t bytes,
 						      uint32_t barrier, uint64_t policy)
 {
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-		     "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-		     "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-		     : "memory");
+	asm volatile(
+		"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+		"[%0], [%1], %2, [%3], %4;" ::"r"(to),
+		"l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+		: "memory");
 }
 
 static __device__ __forceinline__ uint64_t evict_first_policy()
@@ -175,10 +186,11 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4]
 		     : "r"(address));
 }
 
-static __device__ __forceinline__ void store_matrices_transposed(uint32_t address, uint32_t a, uint32_t b,
-								 uint32_t c, uint32_t d)
+static __device__ __forceinline__ void store_matrices_transposed(uint32_t address, uint32_t a,
+								 uint32_t b, uint32_t c, uint32_t d)
 {
-	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+			     address),
 		     "r"(a), "r"(b), "r"(c), "r"(d)
 		     : "memory");
 }
