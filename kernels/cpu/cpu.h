@@ -11,6 +11,7 @@ size_t qmk_cpu_pack_workspace(const struct qmk_pack_args *args);
 qmla_status_t qmk_cpu_pack(const struct qmk_pack_args *args);
 qmla_status_t qmk_cpu_unpack(const struct qmk_unpack_args *args);
 size_t qmk_cpu_attend_workspace(const struct qmk_attend_args *args);
+qmla_status_t qmk_cpu_plan(const struct qmk_attend_args *args);
 qmla_status_t qmk_cpu_attend(const struct qmk_attend_args *args);
 qmla_status_t qmk_cpu_merge(const struct qmk_merge_args *args);
 qmla_status_t qmk_cpu_checksum(const struct qmk_checksum_args *args);

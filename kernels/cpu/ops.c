@@ -9,10 +9,18 @@ const struct qmk_ops qmk_cpu_ops = {
 	.pack = qmk_cpu_pack,
 	.unpack = qmk_cpu_unpack,
 	.attend_workspace = qmk_cpu_attend_workspace,
+	.plan = qmk_cpu_plan,
 	.attend = qmk_cpu_attend,
 	.merge = qmk_cpu_merge,
 	.checksum = qmk_cpu_checksum,
 };
+
+/* One core walks a sequence by itself: there is nothing to spread. */
+qmla_status_t qmk_cpu_plan(const struct qmk_attend_args *args)
+{
+	(void)args;
+	return QMLA_OK;
+}
 
 qmla_status_t qmk_cpu_reject(const char *call, const char *what)
 {
