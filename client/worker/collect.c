@@ -7,8 +7,11 @@
 
 #define COMPONENT "decode"
 
-/* How often the nodes are asked for blocks that the prefill worker is making. */
-#define POLL_NS (4 * QMC_NS_PER_MS)
+/* How soon the prefill worker's answer is seen … */
+#define POLL_NS (1 * QMC_NS_PER_MS)
+/* … and how often the nodes are asked meanwhile: each question takes time from those who compute.
+ */
+#define ASK_NS (20 * QMC_NS_PER_MS)
 /* No new block for so long: is the prefill worker alive at all? */
 #define SILENCE_NS       (500 * QMC_NS_PER_MS)
 #define HEALTH_WITHIN_NS (500 * QMC_NS_PER_MS)
@@ -20,15 +23,19 @@ struct prefill {
 	uint32_t limit;
 	struct qmw_prefill_call *call;
 	qmc_time_t deadline;
+	qmc_time_t ask_at;      /* when the nodes are asked next */
 	qmc_time_t quiet_since; /* last new block, or last sign of life */
 	bool cache_failed;      /* what it makes can no longer reach us */
+	bool unwanted;          /* the client is gone */
 	struct qmw_collected *collected;
 	struct qmw_notes *notes;
 };
 
+/* Is it the cache that is unwell? A block that is not there, or is bad (-60 … -79), is a miss. */
 static bool is_failure(qmla_status_t end)
 {
-	return end != QMLA_OK && end != QMLA_ERR_NOT_FOUND;
+	return end != QMLA_OK && end != QMLA_ERR_NOT_FOUND && end != QMLA_ERR_BUSY &&
+	       (end > QMLA_ERR_LEASE_EXPIRED || end <= QMLA_ERR_INTERNAL);
 }
 
 static void note_fetch(struct qmw_worker *worker, const struct qmw_prefix_result *result,
@@ -45,8 +52,7 @@ static void note_fetch(struct qmw_worker *worker, const struct qmw_prefix_result
 			 qmla_status_text(result->end));
 }
 
-/* True when something came. */
-static bool fetch_more(struct prefill *p)
+static void fetch_more(struct prefill *p)
 {
 	struct qmw_prefix_result result;
 
@@ -57,7 +63,7 @@ static bool fetch_more(struct prefill *p)
 		p->quiet_since = qmc_clock_now();
 	note_fetch(p->worker, &result, p->notes);
 	p->cache_failed = is_failure(result.end);
-	return result.fetched > 0;
+	p->ask_at = qmc_clock_after(ASK_NS);
 }
 
 /* Nothing came for a while: a busy prefill worker answers a health check, a dead one does not. */
@@ -75,12 +81,14 @@ static bool still_alive(struct prefill *p)
 static bool follow(struct prefill *p, bool (*cancelled)(void *user), void *user)
 {
 	while (!qmw_prefill_call_done(p->call)) {
-		if (cancelled(user) || qmc_clock_left(p->deadline) == 0 || !still_alive(p))
+		p->unwanted = cancelled(user);
+		if (p->unwanted || qmc_clock_left(p->deadline) == 0 || !still_alive(p))
 			return false;
-		if (!fetch_more(p) && !p->cache_failed)
-			qmc_clock_sleep_until(qmc_clock_after(POLL_NS));
+		if (qmc_clock_left(p->ask_at) == 0)
+			fetch_more(p);
 		if (p->cache_failed)
 			return false;
+		qmc_clock_sleep_until(qmc_clock_after(POLL_NS));
 	}
 	return true;
 }
@@ -97,8 +105,8 @@ static void settle(struct prefill *p, bool ended)
 			qmw_notes_add(p->notes, "prefill worker %s: %s", address, reply.note);
 		return;
 	}
-	if (p->cache_failed)
-		return; /* that has been noted */
+	if (p->cache_failed || p->unwanted)
+		return; /* the first has been noted, the second needs no note */
 	qmw_count(p->worker->counters.prefill_errors, 1);
 	qmw_notes_add(p->notes, "prefill worker %s: %s; the rest of the prompt is computed here",
 		      address, ended ? reply.note : "no answer in time");
@@ -114,6 +122,7 @@ static void ask_prefill(struct prefill *p, bool (*cancelled)(void *user), void *
 	if (p->request->deadline < p->deadline)
 		p->deadline = p->request->deadline;
 	p->quiet_since = start;
+	p->ask_at = qmc_clock_after(ASK_NS);
 	qmw_count(worker->counters.prefill_calls, 1);
 	status = qmw_prefill_call_start(worker->prefill, p->request->tokens,
 					p->limit * QMLA_BLOCK_TOKENS, p->request->name_space,

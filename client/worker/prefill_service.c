@@ -91,7 +91,7 @@ static void republish(struct job *job)
 
 static void note_fetch(struct job *job, const struct qmw_prefix_result *result)
 {
-	if (result->end != QMLA_OK && result->end != QMLA_ERR_NOT_FOUND)
+	if (result->end != QMLA_OK && result->end != QMLA_ERR_NOT_FOUND && result->corrupt == 0)
 		qmw_notes_add(&job->notes, "cache %s: %s", job->worker->config.nodes,
 			      qmla_status_text(result->end));
 	if (result->corrupt > 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,9 +31,12 @@ struct process {
 	struct qmp_server *server;
 	struct qmc_http_endpoint *http;
 	_Atomic bool ready;
+	pthread_t loader;
+	_Atomic bool loaded;
+	qmla_status_t load_status; /* the loader's until `loaded` */
 };
 
-/* Acquire pairs with the release in serve: the worker is whole before it is seen. */
+/* Acquire pairs with the release in load_thread: the worker is whole before it is seen. */
 static struct qmw_worker *loaded(struct process *process)
 {
 	return atomic_load_explicit(&process->worker, memory_order_acquire);
@@ -172,6 +176,50 @@ static void set_ready(struct process *process, bool ready)
 	qmp_server_set_serving(process->server, ready);
 }
 
+static void *load_thread(void *argument)
+{
+	struct process *process = argument;
+	struct qmw_worker *worker;
+
+	process->load_status = qmw_worker_create(&process->config, &worker);
+	if (process->load_status == QMLA_OK) {
+		atomic_store_explicit(&process->worker, worker, memory_order_release);
+		set_ready(process, true);
+		qmc_info(COMPONENT, "%s worker serves on port %u, nodes: %s",
+			 qmw_role_name(process->config.role), qmp_server_port(process->server),
+			 process->config.nodes ? process->config.nodes : "none");
+	}
+	/* Release: who sees it may read load_status. */
+	atomic_store_explicit(&process->loaded, true, memory_order_release);
+	return NULL;
+}
+
+static void remove_port_file(const struct process *process)
+{
+	if (process->flags.port_file)
+		unlink(process->flags.port_file);
+}
+
+/* A large model takes minutes; nothing is lost by ending in the middle of it. */
+static qmla_status_t load(struct process *process, const sigset_t *signals)
+{
+	const struct timespec pause = {.tv_nsec = 100 * QMC_NS_PER_MS};
+
+	if (pthread_create(&process->loader, NULL, load_thread, process) != 0)
+		return QMLA_ERR_RESOURCE_EXHAUSTED;
+	while (!atomic_load_explicit(&process->loaded, memory_order_acquire)) {
+		int number = sigtimedwait(signals, NULL, &pause);
+
+		if (number == SIGTERM || number == SIGINT) {
+			qmc_info(COMPONENT, "%s: ended while loading", strsignal(number));
+			remove_port_file(process);
+			_exit(0);
+		}
+	}
+	pthread_join(process->loader, NULL);
+	return process->load_status;
+}
+
 /* Until SIGTERM or SIGINT. */
 static void wait_for_end(struct process *process, const sigset_t *signals)
 {
@@ -191,8 +239,7 @@ static void end(struct process *process)
 {
 	struct qmw_worker *worker = loaded(process);
 
-	if (process->flags.port_file)
-		unlink(process->flags.port_file);
+	remove_port_file(process);
 	if (worker)
 		qmw_worker_drain(worker);
 	if (process->server)
@@ -203,9 +250,8 @@ static void end(struct process *process)
 	qmw_worker_destroy(worker, qmc_clock_after(FLUSH_TIMEOUT_NS));
 }
 
-static qmla_status_t serve(struct process *process)
+static qmla_status_t serve(struct process *process, const sigset_t *signals)
 {
-	struct qmw_worker *worker;
 	qmla_status_t status = start_rpc(process);
 
 	if (status == QMLA_OK)
@@ -213,15 +259,8 @@ static qmla_status_t serve(struct process *process)
 	if (status == QMLA_OK)
 		status = write_port_file(process);
 	if (status == QMLA_OK)
-		status = qmw_worker_create(&process->config, &worker);
-	if (status != QMLA_OK)
-		return status;
-	atomic_store_explicit(&process->worker, worker, memory_order_release);
-	set_ready(process, true);
-	qmc_info(COMPONENT, "%s worker serves on port %u%s%s", qmw_role_name(process->config.role),
-		 qmp_server_port(process->server), process->config.nodes ? ", nodes " : "",
-		 process->config.nodes ? process->config.nodes : "");
-	return QMLA_OK;
+		status = load(process, signals);
+	return status;
 }
 
 /* Before any thread starts, so that all of them inherit the mask. */
@@ -245,7 +284,7 @@ int main(int argc, char **argv)
 
 	if (result == QMC_OPTIONS_RUN) {
 		block_signals(&signals);
-		status = serve(&process);
+		status = serve(&process, &signals);
 		if (status == QMLA_OK)
 			wait_for_end(&process, &signals);
 		end(&process);
