@@ -128,7 +128,11 @@ struct qmt_transport_ops {
 					 uint64_t region, struct qmt_handle *handle);
 	/**
 	 * Ends every access made with @p capability and refuses new ones; on return
-	 * no byte moves under it any more (a fence for late writers).
+	 * no byte moves under it any more (a fence for late writers) and finished was
+	 * called for each. Blocks until the serving threads have noticed, which no
+	 * peer can delay. Not to be called from authorize or finished, nor with a lock
+	 * held that these take. authorize must refuse the capability for ever: the
+	 * server remembers only the latest tens of thousands.
 	 */
 	qmla_status_t (*server_fence)(struct qmt_server *server,
 				      const uint8_t capability[QMT_CAPABILITY_BYTES]);

@@ -422,16 +422,18 @@ qmla_status_t qmt_tcp_endpoint_wait(struct qmt_endpoint *base, qmc_time_t deadli
 				    struct qmt_op **completed)
 {
 	struct tcp_endpoint *endpoint = endpoint_of(base);
+	qmc_time_t now = qmc_clock_now();
 
 	for (;;) {
 		struct qmt_op *op = qmt_queue_pop(&endpoint->queue);
 		bool blocked;
-		qmc_time_t now;
 
 		if (op || qmt_queue_is_empty(&endpoint->queue)) {
 			*completed = op;
 			return QMLA_OK;
 		}
+		/* What is late before it was sent costs the connection nothing. */
+		(void)qmt_queue_expire(&endpoint->queue, now);
 		blocked = push(endpoint);
 		pull(endpoint);
 		now = qmc_clock_now();
@@ -449,7 +451,11 @@ void qmt_tcp_endpoint_cancel(struct qmt_endpoint *endpoint, struct qmt_op *op)
 	qmt_queue_cancel(&endpoint_of(endpoint)->queue, op);
 }
 
-bool qmt_tcp_endpoint_alive(const struct qmt_endpoint *endpoint)
+bool qmt_tcp_endpoint_alive(const struct qmt_endpoint *base)
 {
-	return ((const struct tcp_endpoint *)endpoint)->alive;
+	const struct tcp_endpoint *endpoint = (const struct tcp_endpoint *)base;
+	struct pollfd pfd = {.fd = endpoint->fd, .events = POLLRDHUP};
+
+	/* An idle endpoint notices here that its server went; wait ends its ops. */
+	return endpoint->alive && poll(&pfd, 1, 0) == 0;
 }

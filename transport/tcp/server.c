@@ -49,6 +49,11 @@ static qmla_status_t advertise(struct tcp_server *server, const struct qmt_serve
 		if (getsockname(fd, (struct sockaddr *)&sa, &length) < 0)
 			return QMLA_ERR_INTERNAL;
 		qmc_sockaddr_format((struct sockaddr *)&sa, length, text);
+		if (strncmp(text, "[::]:", 5) == 0 || strncmp(text, "0.0.0.0:", 8) == 0)
+			qmc_warn("tcp",
+				 "%s is every interface: peers of other hosts need an "
+				 "advertised host",
+				 text);
 	}
 	return qmt_address_encode(&server->context.identity, text, &server->address);
 }

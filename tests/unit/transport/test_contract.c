@@ -371,6 +371,51 @@ static void an_endpoint_may_go_with_operations_posted(void **state)
 	free(local);
 }
 
+/* Late before it was sent: it alone fails, and the connection lives on. */
+static void an_operation_that_was_late_when_posted_fails_alone(void **state)
+{
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op ops[3];
+	uint8_t bytes[3];
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	endpoint = owner_connect(&owner);
+	for (size_t i = 0; i < 3; i++)
+		ops[i] = owner_op(&owner, QMT_READ, i, &bytes[i], 1);
+	ops[1].deadline = qmc_clock_now() - 1;
+	assert_int_equal(qmt_endpoint_run(owner.ops, endpoint, ops, 3), QMLA_ERR_DEADLINE);
+	assert_int_equal(ops[0].status, QMLA_OK);
+	assert_int_equal(ops[1].status, QMLA_ERR_DEADLINE);
+	assert_int_equal(ops[2].status, QMLA_OK);
+	assert_true(owner.ops->endpoint_alive(endpoint));
+	assert_int_equal(owner_snapshot(&owner).asked, 2);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+}
+
+static void an_idle_endpoint_notices_that_its_server_went(void **state)
+{
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	uint8_t byte;
+	struct qmt_op op;
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	endpoint = owner_connect(&owner);
+	assert_true(owner.ops->endpoint_alive(endpoint));
+	owner_stop_server(&owner);
+	for (int i = 0; i < 2000 && owner.ops->endpoint_alive(endpoint); i++)
+		sleep_ms(1);
+	assert_false(owner.ops->endpoint_alive(endpoint));
+	op = owner_op(&owner, QMT_READ, 0, &byte, 1);
+	assert_int_equal(run_one(&owner, endpoint, &op), QMLA_ERR_UNAVAILABLE);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+}
+
 static void max_peers_is_kept(void **state)
 {
 	struct owner owner;
@@ -834,6 +879,8 @@ int main(int argc, char **argv)
 		CASE(wait_may_time_out_and_go_on),
 		CASE(cancelled_operations_leave_memory_alone),
 		CASE(an_endpoint_may_go_with_operations_posted),
+		CASE(an_operation_that_was_late_when_posted_fails_alone),
+		CASE(an_idle_endpoint_notices_that_its_server_went),
 		CASE(max_peers_is_kept),
 		CASE(destroying_the_server_ends_everything),
 		CASE(a_stopped_server_costs_one_deadline),
