@@ -18,8 +18,13 @@
 #define QMK_SANITIZED 1
 #endif
 
-/* A sanitizer's run time is not ready when the loader calls the resolvers. */
-#if defined(__x86_64__) && defined(__linux__) && defined(__OPTIMIZE__) && !defined(QMK_SANITIZED)
+/*
+ * A sanitizer's run time is not ready when the loader calls the resolvers. clang
+ * gives its resolvers a name that other files do not know (seen with 14): there,
+ * build with QMLA_NATIVE for speed.
+ */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__) &&       \
+	defined(__OPTIMIZE__) && !defined(QMK_SANITIZED)
 #define QMK_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define QMK_CLONES

@@ -143,7 +143,7 @@ unsigned ref_code(const uint8_t *plane, uint32_t dim, uint32_t bits, uint32_t t,
 	while (chunks % (2 * power) == 0)
 		power *= 2;
 	chunk ^= twist % power;
-	return plane[t * row_bytes + chunk * 16 + byte % 16] >> (k % per_byte * bits) &
+	return (unsigned)plane[t * row_bytes + chunk * 16 + byte % 16] >> (k % per_byte * bits) &
 	       ((1u << bits) - 1);
 }
 

@@ -387,7 +387,7 @@ static void test_parts_merge_to_the_whole(void **state)
 	struct ref_random random = {5};
 
 	(void)state;
-	for (unsigned n = 0; n < 8; n++) {
+	for (unsigned n = 0; n < 4; n++) {
 		struct problem problem;
 		double *output, *lse;
 		float *outputs, *partial;
