@@ -148,7 +148,8 @@ class RuntimeTest(unittest.TestCase):
 
     def test_large_metadata(self):
         """The connection may go, the server may not."""
-        with grpc.insecure_channel(self.peer.address) as channel:
+        own = [("grpc.use_local_subchannel_pool", 1)]  # else it is the others' connection
+        with grpc.insecure_channel(self.peer.address, options=own) as channel:
             error = self.refused(
                 self.unary("Echo", channel),
                 cache_pb2.LookupRequest(),
