@@ -24,7 +24,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from quantmla import calibrate, record  # noqa: E402
+from quantmla import calibrate, calibrate_io, record  # noqa: E402
 from quantmla.model import Model  # noqa: E402
 
 
@@ -51,7 +51,7 @@ def main():
     rotation = record.hadamard(d_c) if d_c & (d_c - 1) == 0 else None
     layers = [calibrate.layer_constants(s, rotation) for s in statistics]
     figures = [calibrate.describe(s, c) for s, c in zip(statistics, layers)]
-    calibrate.write(args.output or args.model, args.model, "probe-hadamard-mean-feedback",
+    calibrate_io.write(args.output or args.model, args.model, "probe-hadamard-mean-feedback",
                     "identity" if rotation is None else "hadamard", layers, figures,
                     f"make_constants.py --sequences {args.sequences} --length {args.length} --seed {args.seed}")
     for i, figure in enumerate(figures):

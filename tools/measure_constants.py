@@ -19,14 +19,14 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from quantmla import caches, calibrate, record  # noqa: E402
+from quantmla import caches, calibrate, calibrate_io, record  # noqa: E402
 from quantmla.model import Decoder, Model, Rounded  # noqa: E402
 
 
 def methods(model, directory):
     """name → (bytes a token and layer, cache)."""
     g = model.geometry
-    _, constants, rotation = calibrate.read(directory)
+    _, constants, rotation = calibrate_io.read(directory)
     none = [{}] * g.layers
     had = record.hadamard(g.content)
     no_mean = [{k: v for k, v in layer.items() if not k.endswith("_mean")} for layer in constants]

@@ -20,6 +20,7 @@ class Packed:
     def __init__(self, form, constants, rotation=None):
         self.content_bits, self.rope_bits = record.FORMATS[form]
         self.constants, self.rotation = constants, rotation
+        self.written = {}  # of the last text: (layer, path) to codes and scales of every token
 
     def _path(self, layer, path, rows, bits):
         """Far and near rows in cache coordinates."""
@@ -27,8 +28,15 @@ class Packed:
         mean = c.get(path + "_mean")
         mean = np.zeros(rows.shape[1], rows.dtype) if mean is None else mean.astype(rows.dtype)
         centred = rows - mean
-        far = record.quantise(centred, bits, c.get(path + "_feedback"), c.get(path + "_weight"))
-        return far + mean, record.bf16(centred) + mean
+        codes, scales = record.quantise(centred, bits, c.get(path + "_feedback"), c.get(path + "_weight"))
+        self.written[layer, path] = codes, scales
+        return record.dequantise(codes, scales[:, None], bits) + mean, record.bf16(centred) + mean
+
+    def page(self, layer, block):
+        """Bytes of the page that holds tokens 64 block … 64 block + 63 of the last text."""
+        rows = slice(64 * block, 64 * block + 64)
+        content, rope = (tuple(part[rows] for part in self.written[layer, path]) for path in ("content", "rope"))
+        return record.pack_page(content, rope, self.content_bits, self.rope_bits)
 
     def _both(self, layer, path, rows, bits):
         far, near = self._path(layer, path, rows.numpy(), bits)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packed record in NumPy: transforms, feedback factors, rounding. No codes are
-packed into bytes here; a quantiser returns the values a reader gets back.
+"""The packed record in NumPy: transforms, feedback factors, rounding, the bytes of a page.
 
-Rows are tokens. H_z is a path's sensitivity in cache coordinates.
+Rows are tokens.
 """
 import numpy as np
 
@@ -48,49 +47,78 @@ def scale_candidates(rows, bits):
         unit = np.sqrt(np.mean(rows * rows, axis=1))
     else:
         unit = np.abs(rows).max(axis=1) / (2 ** (bits - 1) - 0.5)
-    scales = (RATIOS[bits][:, None] * unit[None]).astype(np.float16)
-    return np.maximum(scales, np.float16(6e-8)).astype(rows.dtype)
+    return (RATIOS[bits][:, None] * unit[None]).astype(np.float16).astype(rows.dtype)
 
 
-def round_midrise(targets, scale, bits):
-    """Codes are symmetric and have no zero: value = scale (q + 1/2)."""
+def midrise_codes(targets, scale, bits):
+    """Codes 0 … 2^bits - 1 of x: floor(x / scale) + 2^(bits-1), clipped. A scale of 0 gives the middle."""
     half = 2 ** (bits - 1)
-    return scale * (np.clip(np.floor(targets / scale), -half, half - 1) + 0.5)
+    scaled = np.divide(targets, scale, out=np.zeros_like(targets), where=scale > 0)
+    return np.clip(np.floor(scaled) + half, 0, 2 * half - 1)
+
+
+def dequantise(codes, scale, bits):
+    """What a reader makes of codes: scale (q + 1/2) with q = code - 2^(bits-1)."""
+    return scale * (codes - (2 ** (bits - 1) - 0.5))
 
 
 def round_feedback(rows, scale, bits, factor, weight):
     """Rounds coordinate after coordinate, each meant to undo what the earlier ones did.
-    @scale is [rows]. Returns the values and, for each row, sum of D (target - value)^2."""
+    @scale is [rows]. Returns the codes and, for each row, sum of D (target - value)^2."""
     n = rows.shape[1]
-    values, errors = np.empty_like(rows), np.empty_like(rows)
+    codes, errors = np.empty(rows.shape, np.uint8), np.empty_like(rows)
     loss = np.zeros(rows.shape[0], dtype=rows.dtype)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
         owed = rows[:, start:stop] + errors[:, :start] @ factor[start:stop, :start].T
         for i in range(start, stop):
             target = owed[:, i - start] + errors[:, start:i] @ factor[i, start:i]
-            values[:, i] = round_midrise(target, scale, bits)
-            errors[:, i] = rows[:, i] - values[:, i]
-            loss += weight[i] * (target - values[:, i]) ** 2
-    return values, loss
+            code = midrise_codes(target, scale, bits)
+            value = dequantise(code, scale, bits)
+            codes[:, i], errors[:, i] = code, rows[:, i] - value
+            loss += weight[i] * (target - value) ** 2
+    return codes, loss
 
 
 def quantise(rows, bits, factor=None, weight=None):
-    """Rows as a reader of a C4R4 or C2R4 page gets them: one fp16 scale a row, chosen by the
-    weighted error. Without @factor and @weight: plain rounding, plain error."""
+    """Codes [rows][n] and one fp16 scale a row, chosen by the weighted error among all
+    candidates. Without @factor and @weight: plain rounding, plain error."""
     n = rows.shape[1]
     factor = np.eye(n) if factor is None else factor
     weight = np.ones(n) if weight is None else weight
     factor, weight = factor.astype(rows.dtype), weight.astype(rows.dtype)
-    best, best_loss = None, None
+    codes, scales, least = None, None, None
     for scale in scale_candidates(rows, bits):
-        values, loss = round_feedback(rows, scale, bits, factor, weight)
-        if best is None:
-            best, best_loss = values, loss
+        trial, loss = round_feedback(rows, scale, bits, factor, weight)
+        if codes is None:
+            codes, scales, least = trial, scale.copy(), loss
             continue
-        better = loss < best_loss
-        best[better], best_loss[better] = values[better], loss[better]
-    return best
+        better = loss < least
+        codes[better], scales[better], least[better] = trial[better], scale[better], loss[better]
+    return codes, scales
+
+
+def pack_codes(codes, bits):
+    """[64][n] codes to a plane [64][n * bits / 8]: low bits first inside a byte, and the row's
+    16-byte chunks permuted as kernels/layout.h says."""
+    per_byte = 8 // bits
+    split = codes.reshape(codes.shape[0], -1, per_byte).astype(np.uint32)
+    packed = sum(split[..., i] << (bits * i) for i in range(per_byte)).astype(np.uint8)
+    chunks = packed.reshape(codes.shape[0], -1, 16)
+    count, out = chunks.shape[1], np.empty_like(chunks)
+    low = count & -count  # the largest power of two that divides the number of chunks
+    for token in range(codes.shape[0]):
+        reversed_bits = (token & 1) << 2 | (token & 2) | (token & 4) >> 2
+        out[token, np.arange(count) ^ (reversed_bits & (low - 1))] = chunks[token]
+    return out.reshape(codes.shape[0], -1)
+
+
+def pack_page(content, rope, content_bits, rope_bits=4):
+    """Bytes of one layer's page from (codes, scales) of 64 tokens of either path."""
+    planes = [pack_codes(content[0], content_bits), pack_codes(rope[0], rope_bits),
+              content[1].astype("<f2"), rope[1].astype("<f2")]
+    page = b"".join(plane.tobytes() for plane in planes)
+    return np.frombuffer(page + bytes(-len(page) % 128), dtype=np.uint8)
 
 
 def quantise_paper(rows, bits, scale_type, group=64):

@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of tools/quantmla, which makes the packed cache's constants. Exit 77: NumPy is missing.
+The tests that run a model also need PyTorch and are skipped without it."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOOLS = os.path.join(HERE, "..", "..", "tools")
+MLA_S = os.path.join(HERE, "..", "data", "mla-s")
+sys.path.insert(0, TOOLS)
+
+try:
+    import numpy as np
+except ImportError:
+    print("skipped: Python has no NumPy (apt install python3-numpy)")
+    sys.exit(77)
+
+from quantmla import calibrate_io, record, tensors  # noqa: E402
+
+try:
+    import torch
+    from quantmla import caches, calibrate
+    from quantmla.model import Decoder, Model, Rounded
+except ImportError:
+    torch = None
+
+
+def random(seed):
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def read_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def random_sensitivity(n, seed=1):
+    """Positive semidefinite, of less than full rank, with very unequal directions."""
+    g = random(seed).normal(size=(n // 2, n)) * np.exp(random(seed + 1).normal(size=n))
+    return g.T @ g
+
+
+class Factors(unittest.TestCase):
+    def test_hadamard(self):
+        h = record.hadamard(8)
+        self.assertTrue(np.allclose(h @ h.T, np.eye(8)))
+        self.assertTrue(np.allclose(np.abs(h), 8 ** -0.5))
+        self.assertTrue(np.allclose(h[1] * 8 ** 0.5, [1, -1, 1, -1, 1, -1, 1, -1]))
+        with self.assertRaises(ValueError):
+            record.hadamard(192)
+
+    def test_identity(self):
+        """e^T H e = sum D_i (A e)_i^2 for any error e."""
+        for n in (8, 64, 200):
+            h = random_sensitivity(n)
+            a, d = record.feedback_factors(h)
+            damped = h / (np.trace(h) / n) + 1e-3 * np.eye(n)
+            self.assertTrue(np.allclose(np.triu(a), np.eye(n)))
+            self.assertTrue((d > 0).all())
+            self.assertLess(np.abs(a.T @ np.diag(d) @ a - damped).max(), 1e-9 * np.abs(damped).max())
+            for e in random(7).normal(size=(5, n)):
+                self.assertAlmostEqual((d * (a @ e) ** 2).sum() / (e @ damped @ e), 1, places=9)
+
+    def test_no_sensitivity(self):
+        with self.assertRaises(ValueError):
+            record.feedback_factors(np.zeros((4, 4)))
+
+    def test_committed(self):
+        """Those of mla-s as they are stored."""
+        _, layers, rotation = calibrate_io.read(MLA_S)
+        self.assertEqual(len(layers), 3)
+        self.assertTrue(np.allclose(rotation @ rotation.T, np.eye(512)))
+        for layer in layers:
+            for path, n in (("content", 512), ("rope", 64)):
+                a, d = layer[path + "_feedback"].astype(float), layer[path + "_weight"]
+                self.assertTrue((np.triu(a) == np.eye(n)).all())
+                self.assertTrue((d > 0).all())
+                self.assertEqual(layer[path + "_mean"].shape, (n,))
+
+    def test_committed_digest(self):
+        description, _, _ = calibrate_io.read(MLA_S)
+        self.assertEqual(description["model_sha256"], tensors.checkpoint_digest(MLA_S))
+
+
+class Rounding(unittest.TestCase):
+    def test_plain_values(self):
+        rows = np.array([[1.0, -1.0, 0.26, 7.4, -9.0]])
+        codes, loss = record.round_feedback(rows, np.array([1.0]), 4, np.eye(5), np.ones(5))
+        self.assertEqual(codes.tolist(), [[9, 7, 8, 15, 0]])
+        self.assertEqual(record.dequantise(codes, 1.0, 4).tolist(), [[1.5, -0.5, 0.5, 7.5, -7.5]])
+        self.assertAlmostEqual(loss[0], 0.25 + 0.25 + 0.0576 + 0.01 + 2.25)
+
+    def test_zero_row(self):
+        codes, scales = record.quantise(np.zeros((2, 64), np.float32), 2)
+        self.assertTrue((scales == 0).all() and (record.dequantise(codes, scales[:, None], 2) == 0).all())
+
+    def test_blocks_do_not_matter(self):
+        """The blocked recursion against the formula, one coordinate after the other."""
+        n = 150
+        a, d = record.feedback_factors(random_sensitivity(n))
+        row, scale = random(3).normal(size=n), 0.3
+        error, expected = np.zeros(n), np.zeros(n)
+        for i in range(n):
+            target = row[i] + sum(a[i, j] * error[j] for j in range(i))
+            expected[i] = min(max(np.floor(target / scale) + 8, 0), 15)
+            error[i] = row[i] - scale * (expected[i] - 7.5)
+        codes, loss = record.round_feedback(row[None], np.array([scale]), 4, a, d)
+        self.assertEqual(codes[0].tolist(), expected.tolist())
+        self.assertAlmostEqual(loss[0], (d * (a @ error) ** 2).sum())
+
+    def test_feedback_helps(self):
+        """It lowers the error that counts, e^T H e, at both widths."""
+        h = random_sensitivity(128)
+        a, d = record.feedback_factors(h)
+        rows = random(5).normal(size=(64, 128))
+        for bits, gain in ((4, 0.5), (2, 0.8)):
+            cost = {}
+            for name, factors in (("plain", (None, None)), ("feedback", (a, d))):
+                codes, scales = record.quantise(rows, bits, *factors)
+                e = rows - record.dequantise(codes, scales[:, None], bits)
+                cost[name] = np.einsum("ti,ij,tj->", e, h, e)
+            self.assertLess(cost["feedback"], gain * cost["plain"])
+
+    def test_bf16(self):
+        self.assertEqual(record.bf16(np.float32([1.00390625, 1.01171875, -3.14159])).tolist(), [1.0, 1.015625, -3.140625])
+
+    def test_paper(self):
+        rows = random(9).normal(size=(3, 128)).astype(np.float32)
+        step = (rows.reshape(-1, 64).max(1) - rows.reshape(-1, 64).min(1)) / 15
+        error = np.abs(record.quantise_paper(rows, 4, "f32") - rows).reshape(-1, 64).max(1)
+        self.assertTrue((error <= step * 1.01).all())
+
+
+class Bytes(unittest.TestCase):
+    def test_codes(self):
+        codes = np.zeros((64, 64), np.uint8)
+        codes[1, :4] = [1, 2, 3, 15]
+        plane = record.pack_codes(codes, 4)
+        self.assertEqual(plane.shape, (64, 32))
+        # Two chunks a row: token 1 (reversed bits 4) keeps them, token 4 (reversed 1) swaps them.
+        self.assertEqual(plane[1, :2].tolist(), [0x21, 0xF3])
+        codes[4, :2] = [5, 6]
+        self.assertEqual(record.pack_codes(codes, 4)[4, 16], 0x65)
+        self.assertEqual(record.pack_codes(codes & 3, 2)[1, 0], 1 | 2 << 2 | 3 << 4 | 3 << 6)
+
+    def test_page_sizes(self):
+        for bits, size in ((4, 18688), (2, 10496)):
+            page = record.pack_page((np.zeros((64, 512), np.uint8), np.ones(64)),
+                                    (np.zeros((64, 64), np.uint8), np.ones(64)), bits)
+            self.assertEqual(page.nbytes, size)
+
+    def test_safetensors(self):
+        arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float16([1, 2]), "c": np.uint8([7])}
+        with tempfile.TemporaryDirectory() as scratch:
+            path = os.path.join(scratch, "x.safetensors")
+            tensors.write_file(path, arrays)
+            back = tensors.read_file(path)
+            with open(path, "r+b") as file:
+                file.truncate(20)
+            with self.assertRaises(ValueError):
+                tensors.read_file(path)
+        self.assertEqual(list(back), list(arrays))
+        for name, array in arrays.items():
+            self.assertTrue((back[name] == array).all() and back[name].dtype == array.dtype)
+
+
+@unittest.skipIf(torch is None, "PyTorch is missing")
+class Models(unittest.TestCase):
+    def cases(self):
+        return sorted(name for name in os.listdir(HERE) if name.startswith(("v2-", "v3-")))
+
+    def test_forward(self):
+        """Our forward against transformers', every switch."""
+        self.assertEqual(len(self.cases()), 10)
+        for name in self.cases():
+            golden = tensors.read_file(os.path.join(HERE, name, "golden.safetensors"))
+            with torch.no_grad():
+                logits = Model(os.path.join(HERE, name)).forward(golden["tokens"]).numpy()
+            error = np.linalg.norm(logits - golden["logits"]) / np.linalg.norm(golden["logits"])
+            self.assertLess(error, 1e-5, name)
+
+    def test_rotations_change_nothing(self):
+        """Mean, Hadamard and RoPE scale with quantisation off give the same logits."""
+        class Off(caches.Packed):
+            def _path(self, layer, path, rows, bits):
+                mean = self.constants[layer][path + "_mean"].astype(rows.dtype)
+                return (rows - mean) + mean, (rows - mean) + mean
+
+        model = Model(MLA_S, torch.float64)
+        _, constants, rotation = calibrate_io.read(MLA_S)
+        for layer in constants:
+            layer["rope_scale"] = np.repeat(np.exp(random(4).normal(size=32)), 2)
+        tokens = random(2).integers(32, 127, 150)
+        with torch.no_grad():
+            exact = model.forward(tokens)
+            self.assertLess((model.forward(tokens, Off("c4r4", constants, rotation)) - exact).abs().max().item(), 1e-9)
+
+    def test_own_block_is_not_packed(self):
+        """A text of one block reads BF16 rows only, whatever the packed width."""
+        model = Model(MLA_S)
+        _, constants, rotation = calibrate_io.read(MLA_S)
+        tokens = random(2).integers(32, 127, 80)
+        with torch.no_grad():
+            two, four = (model.forward(tokens, caches.Packed(form, constants, rotation)) for form in record.FORMATS)
+        self.assertTrue(torch.equal(two[:64], four[:64]))
+        self.assertGreater((two[64:] - four[64:]).abs().max().item(), 1e-3)
+
+    def test_decoder(self):
+        model, tokens = Model(MLA_S), random(2).integers(32, 127, 90)
+        with torch.no_grad():
+            whole, decoder = model.forward(tokens, Rounded(model)), Decoder(model)
+            pieces = torch.cat([decoder.read(tokens[:50]), decoder.read(tokens[50:51]), decoder.read(tokens[51:])])
+        self.assertLess((whole - pieces).abs().max().item(), 0.05)
+
+    def test_sensitivity(self):
+        """Probes estimate the squared change of the output that small errors make."""
+        model = Model(MLA_S, torch.float64)
+        tokens = np.fromfile(os.path.join(HERE, "..", "data", "prompts", "golden.txt"), dtype=np.uint8)[:256]
+        inputs = []
+        with torch.no_grad():
+            model.forward(tokens, visit=lambda i, x: inputs.append(x))
+        generator = torch.Generator().manual_seed(3)
+        h_u, h_k, count = 0, 0, 16
+        for _ in range(count):
+            _, _, g_u, g_k = calibrate.probe(model, 1, inputs[1], generator)
+            h_u, h_k = h_u + g_u.T @ g_u / count, h_k + g_k.T @ g_k / count
+        with torch.no_grad():
+            queries, (u, k) = model.queries(1, inputs[1]), model.latents(1, inputs[1])
+            exact = model.attend(1, queries, (u, k))
+            for h, n, changed in ((h_u, 512, lambda e: (u + e, k)), (h_k, 64, lambda e: (u, k + e))):
+                ratios = []
+                for seed in range(8):
+                    e = 1e-4 * random(seed).normal(size=(256, n))
+                    moved = model.attend(1, queries, changed(torch.from_numpy(e)))
+                    ratios.append(((moved - exact) ** 2).sum().item() / (1e-8 * np.trace(h)))
+                self.assertLess(abs(np.mean(ratios) - 1), 0.2)
+
+    def test_script(self):
+        """Two runs give the same bytes, which a reader accepts."""
+        text = os.path.join(HERE, "..", "data", "prompts", "golden.txt")
+        made = []
+        for _ in range(2):
+            with tempfile.TemporaryDirectory() as scratch:
+                subprocess.run([sys.executable, os.path.join(TOOLS, "make_constants.py"), "--model", MLA_S, "--text", text,
+                                "--output", scratch, "--sequences", "2", "--length", "300"], check=True, capture_output=True)
+                made.append([read_bytes(os.path.join(scratch, name)) for name in ("quantmla.json", "quantmla.safetensors")])
+                self.assertEqual(calibrate_io.read(scratch)[0]["content_rotation"], "hadamard")
+        self.assertEqual(made[0], made[1])
+
+    def test_script_refuses(self):
+        text = os.path.join(HERE, "..", "data", "prompts", "golden.txt")
+        for model, words in ((HERE, "config.json"), (MLA_S, "holds 4 sequences")):
+            run = subprocess.run([sys.executable, os.path.join(TOOLS, "make_constants.py"), "--model", model, "--text", text,
+                                  "--output", "/nonexistent", "--length", "1000"], capture_output=True, text=True)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn(words, run.stderr)
+            self.assertNotIn("Traceback", run.stderr)
+
+
+if __name__ == "__main__":
+    if torch is None:
+        print("note: Python has no PyTorch: the tests that run a model are skipped")
+    unittest.main()
