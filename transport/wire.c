@@ -165,6 +165,32 @@ qmla_status_t qmt_wire_reply_decode(const uint8_t in[QMT_WIRE_REPLY_BYTES], enum
 	return QMLA_OK;
 }
 
+void qmt_wire_greet(const struct qmt_identity *identity, uint8_t out[QMT_WIRE_HELLO_BYTES])
+{
+	struct qmt_wire_hello hello = {.version_min = QMT_WIRE_VERSION,
+				       .version_max = QMT_WIRE_VERSION,
+				       .incarnation = identity->incarnation};
+
+	memcpy(hello.cookie, identity->cookie, QMT_COOKIE_BYTES);
+	qmt_wire_hello_encode(&hello, out);
+}
+
+qmla_status_t qmt_wire_welcomed(const uint8_t in[QMT_WIRE_WELCOME_BYTES],
+				const struct qmt_identity *identity, uint64_t *max_length)
+{
+	struct qmt_wire_welcome welcome;
+	qmla_status_t status = qmt_wire_welcome_decode(in, &welcome);
+
+	if (status != QMLA_OK)
+		return status;
+	if (welcome.status != QMLA_OK)
+		return welcome.status;
+	if (welcome.incarnation != identity->incarnation)
+		return QMLA_ERR_PEER_RESTARTED;
+	*max_length = welcome.max_length;
+	return QMLA_OK;
+}
+
 void qmt_wire_judge(const struct qmt_wire_hello *hello, const struct qmt_identity *identity,
 		    struct qmt_wire_welcome *welcome)
 {

@@ -84,6 +84,17 @@ void qmt_wire_reply_encode(const struct qmt_wire_reply *reply, uint8_t out[QMT_W
 qmla_status_t qmt_wire_reply_decode(const uint8_t in[QMT_WIRE_REPLY_BYTES], enum qmt_kind kind,
 				    struct qmt_wire_reply *reply);
 
+/** The hello of a client that wants the server @p identity. */
+void qmt_wire_greet(const struct qmt_identity *identity, uint8_t out[QMT_WIRE_HELLO_BYTES]);
+
+/**
+ * What a welcome means for a client that wants the server @p identity: the
+ * server's refusal, QMLA_ERR_FORMAT, QMLA_ERR_PEER_RESTARTED, or QMLA_OK with
+ * the largest length of an operation.
+ */
+qmla_status_t qmt_wire_welcomed(const uint8_t in[QMT_WIRE_WELCOME_BYTES],
+				const struct qmt_identity *identity, uint64_t *max_length);
+
 /** The server's verdict on a hello: what its welcome says. */
 void qmt_wire_judge(const struct qmt_wire_hello *hello, const struct qmt_identity *identity,
 		    struct qmt_wire_welcome *welcome);

@@ -46,7 +46,7 @@ static void server_start(void)
 	server.memory_fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (server.memory_fd < 0 || ftruncate(server.memory_fd, 65536) ||
 	    fcntl(server.memory_fd, F_ADD_SEALS, F_SEAL_SHRINK) || !mkdtemp(server.directory) ||
-	    qmt_shm_listen(server.directory, &server.listen_fd, server.path) != QMLA_OK ||
+	    qmt_shm_socket_listen(server.directory, &server.listen_fd, server.path) != QMLA_OK ||
 	    qmt_identity_create(QMT_KIND_SHM, &server.identity) != QMLA_OK ||
 	    qmt_address_encode(&server.identity, server.path, &server.address) != QMLA_OK)
 		abort();

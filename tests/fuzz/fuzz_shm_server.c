@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size < 1 || size > 65536)
 		return 0;
-	if (qmt_shm_connect(path, qmc_clock_after(5 * QMC_NS_PER_S), &fd) != QMLA_OK)
+	if (qmt_shm_socket_connect(path, qmc_clock_after(5 * QMC_NS_PER_S), &fd) != QMLA_OK)
 		abort();
 	if (data[0] & 1)
 		say_hello(fd, identity);

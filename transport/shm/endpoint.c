@@ -8,18 +8,15 @@
 #include <unistd.h>
 
 #include "common/log.h"
-#include "common/status.h"
 #include "transport/barrier.h"
 #include "transport/queue.h"
+#include "transport/shm/connect.h"
+#include "transport/shm/mailbox.h"
 #include "transport/shm/mapping.h"
-#include "transport/shm/packet.h"
-#include "transport/shm/socket.h"
 #include "transport/shm/staging.h"
 
-#define PIECE_BYTES    (UINT64_C(4) << 20)   /* copied between two looks at the clock */
-#define CONFIRM_BYTES  (UINT64_C(256) << 10) /* copied between two looks at the socket */
-#define FLUSH_BYTES    (UINT64_C(2) << 20)   /* moved before the server is told */
-#define FLUSH_MESSAGES 64
+#define PIECE_BYTES   (UINT64_C(4) << 20)   /* copied between two looks at the clock */
+#define CONFIRM_BYTES (UINT64_C(256) << 10) /* copied between two looks at the socket */
 
 /* What the queue does not know about an op on the wire; same ring index. */
 struct extra {
@@ -38,14 +35,8 @@ struct shm_endpoint {
 	struct qmt_mappings mappings;
 	struct qmt_staging staging;
 	bool announce; /* the server has not been given the staging memfd yet */
-	/* Messages for the server: ends of reads and new requests. */
-	uint8_t out[QMT_PACKET_BYTES];
-	size_t out_bytes;
-	uint64_t out_weight; /* bytes that moved for them */
-	/* Replies of the last packet: those before `next` are dealt with. */
-	struct qmt_wire_reply replies[QMT_PACKET_MESSAGES];
-	size_t next, count;
-	int passed;           /* came with the last of them; -1: none */
+	struct qmt_outbox outbox;
+	struct qmt_inbox inbox;
 	uint64_t copied;      /* of the read that the next reply granted */
 	uint64_t unconfirmed; /* oldest reads on the wire, copied but not known to be in time */
 };
@@ -53,63 +44,6 @@ struct shm_endpoint {
 static struct shm_endpoint *endpoint_of(struct qmt_endpoint *endpoint)
 {
 	return (struct shm_endpoint *)endpoint;
-}
-
-/* ---- handshake ---- */
-
-static qmla_status_t receive_welcome(int fd, qmc_time_t deadline, struct qmt_wire_welcome *welcome)
-{
-	struct pollfd pfd = {.fd = fd, .events = POLLIN};
-	uint8_t in[QMT_WIRE_WELCOME_BYTES];
-	enum qmt_packet_result result;
-	size_t bytes = 0;
-	int passed = -1;
-
-	while ((result = qmt_packet_receive(fd, in, sizeof(in), &bytes, &passed)) ==
-	       QMT_PACKET_WAIT) {
-		if (poll(&pfd, 1, qmc_clock_left_ms(deadline)) == 0)
-			return QMLA_ERR_DEADLINE;
-	}
-	if (passed >= 0)
-		close(passed);
-	if (result != QMT_PACKET_OK)
-		return QMLA_ERR_UNAVAILABLE;
-	return bytes == sizeof(in) ? qmt_wire_welcome_decode(in, welcome) : QMLA_ERR_FORMAT;
-}
-
-static qmla_status_t shake_hands(struct shm_endpoint *endpoint, qmc_time_t deadline)
-{
-	struct qmt_wire_hello hello = {.version_min = QMT_WIRE_VERSION,
-				       .version_max = QMT_WIRE_VERSION,
-				       .incarnation = endpoint->peer.incarnation};
-	struct qmt_wire_welcome welcome;
-	uint8_t out[QMT_WIRE_HELLO_BYTES];
-	qmla_status_t status;
-
-	memcpy(hello.cookie, endpoint->peer.cookie, QMT_COOKIE_BYTES);
-	qmt_wire_hello_encode(&hello, out);
-	if (qmt_packet_send(endpoint->fd, out, sizeof(out), -1) != QMT_PACKET_OK)
-		return QMLA_ERR_UNAVAILABLE;
-	status = receive_welcome(endpoint->fd, deadline, &welcome);
-	if (status == QMLA_OK)
-		status = welcome.status;
-	if (status == QMLA_OK && welcome.incarnation != endpoint->peer.incarnation)
-		status = QMLA_ERR_PEER_RESTARTED;
-	if (status == QMLA_OK)
-		endpoint->max_length = welcome.max_length;
-	return status;
-}
-
-static qmla_status_t connect_to(struct shm_endpoint *endpoint, qmc_time_t deadline)
-{
-	qmla_status_t status = qmt_shm_connect(endpoint->path, deadline, &endpoint->fd);
-
-	if (status != QMLA_OK)
-		return status;
-	status = shake_hands(endpoint, deadline);
-	if (status != QMLA_OK)
-		close(endpoint->fd);
-	return status;
 }
 
 qmla_status_t qmt_shm_endpoint_create(const struct qmt_server_address *address, qmc_time_t deadline,
@@ -125,7 +59,8 @@ qmla_status_t qmt_shm_endpoint_create(const struct qmt_server_address *address, 
 		qmc_error("shm", "not the address of a shm server: %s", qmla_status_text(status));
 		goto err_free;
 	}
-	status = connect_to(endpoint, deadline);
+	status = qmt_shm_connect(&endpoint->peer, endpoint->path, deadline, &endpoint->fd,
+				 &endpoint->max_length);
 	if (status != QMLA_OK) {
 		qmc_warn_limited("shm", "cannot connect to %s: %s", endpoint->path,
 				 qmla_status_text(status));
@@ -133,7 +68,7 @@ qmla_status_t qmt_shm_endpoint_create(const struct qmt_server_address *address, 
 	}
 	qmt_queue_init(&endpoint->queue);
 	qmt_staging_init(&endpoint->staging);
-	endpoint->passed = -1;
+	qmt_inbox_init(&endpoint->inbox);
 	endpoint->alive = true;
 	*out = (struct qmt_endpoint *)endpoint;
 	return QMLA_OK;
@@ -145,11 +80,10 @@ err_free:
 
 static void disconnect(struct shm_endpoint *endpoint)
 {
-	if (endpoint->passed >= 0)
-		close(endpoint->passed);
+	qmt_inbox_fini(&endpoint->inbox);
 	if (endpoint->fd >= 0)
 		close(endpoint->fd);
-	endpoint->passed = endpoint->fd = -1;
+	endpoint->fd = -1;
 }
 
 void qmt_shm_endpoint_destroy(struct qmt_endpoint *base)
@@ -213,44 +147,27 @@ static struct extra *extra_of(struct shm_endpoint *endpoint, const struct qmt_wi
 	return &endpoint->extras[wire - endpoint->queue.wire];
 }
 
+/* True when the socket takes no more for now; ends the endpoint when it is gone. */
+static bool is_blocked(struct shm_endpoint *endpoint, enum qmt_packet_result result)
+{
+	if (result == QMT_PACKET_WAIT)
+		return true;
+	if (result != QMT_PACKET_OK)
+		die_of_close(endpoint);
+	return false;
+}
+
 /* Sends what is collected; true when the socket takes no more for now. */
 static bool flush(struct shm_endpoint *endpoint)
 {
-	if (endpoint->out_bytes == 0 || !endpoint->alive)
-		return false;
-	switch (qmt_packet_send(endpoint->fd, endpoint->out, endpoint->out_bytes, -1)) {
-	case QMT_PACKET_OK:
-		endpoint->out_bytes = 0;
-		endpoint->out_weight = 0;
-		return false;
-	case QMT_PACKET_WAIT:
-		return true;
-	default:
-		die_of_close(endpoint);
-		return false;
-	}
+	return endpoint->alive &&
+	       is_blocked(endpoint, qmt_outbox_send(&endpoint->outbox, endpoint->fd));
 }
 
 /* Messages that can still be collected, less those that copied reads will need. */
 static size_t room(const struct shm_endpoint *endpoint)
 {
-	return (sizeof(endpoint->out) - endpoint->out_bytes) / QMT_WIRE_REQUEST_BYTES -
-	       endpoint->unconfirmed;
-}
-
-/* Adds one message of which @moved bytes were copied; there must be room. */
-static void collect(struct shm_endpoint *endpoint, const struct qmt_wire_request *request,
-		    uint64_t moved)
-{
-	qmt_wire_request_encode(request, endpoint->out + endpoint->out_bytes);
-	endpoint->out_bytes += QMT_WIRE_REQUEST_BYTES;
-	endpoint->out_weight += moved;
-}
-
-static bool is_due(const struct shm_endpoint *endpoint)
-{
-	return endpoint->out_weight >= FLUSH_BYTES ||
-	       endpoint->out_bytes >= FLUSH_MESSAGES * QMT_WIRE_REQUEST_BYTES;
+	return qmt_outbox_room(&endpoint->outbox) - endpoint->unconfirmed;
 }
 
 /* Gives the server the staging memfd; false when that has to wait. */
@@ -266,16 +183,9 @@ static bool announce_staging(struct shm_endpoint *endpoint)
 	if (flush(endpoint) || !endpoint->alive)
 		return false;
 	qmt_wire_request_encode(&request, out);
-	switch (qmt_packet_send(endpoint->fd, out, sizeof(out), endpoint->staging.fd)) {
-	case QMT_PACKET_OK:
-		endpoint->announce = false;
-		return true;
-	case QMT_PACKET_WAIT:
-		return false;
-	default:
-		die_of_close(endpoint);
-		return false;
-	}
+	endpoint->announce = is_blocked(
+		endpoint, qmt_packet_send(endpoint->fd, out, sizeof(out), endpoint->staging.fd));
+	return !endpoint->announce && endpoint->alive;
 }
 
 /* Room for the bytes of the write @op; false when earlier writes have to end first. */
@@ -322,7 +232,7 @@ static bool start_next(struct shm_endpoint *endpoint)
 	memcpy(request.capability, op->capability, QMT_CAPABILITY_BYTES);
 	if (op->access == QMT_WRITE)
 		memcpy(endpoint->staging.base + request.staging, op->local, op->length);
-	collect(endpoint, &request, op->access == QMT_WRITE ? op->length : 0);
+	qmt_outbox_add(&endpoint->outbox, &request, op->access == QMT_WRITE ? op->length : 0);
 	return true;
 }
 
@@ -335,10 +245,10 @@ static bool start_next(struct shm_endpoint *endpoint)
 static bool push(struct shm_endpoint *endpoint, bool may_collect)
 {
 	while (endpoint->alive && start_next(endpoint)) {
-		if (endpoint->out_weight >= FLUSH_BYTES && flush(endpoint))
+		if (qmt_outbox_is_due(&endpoint->outbox) && flush(endpoint))
 			return true;
 	}
-	if (is_due(endpoint) || !may_collect)
+	if (qmt_outbox_is_due(&endpoint->outbox) || !may_collect)
 		return flush(endpoint) || endpoint->announce;
 	return false;
 }
@@ -365,7 +275,7 @@ static void finish_read(struct shm_endpoint *endpoint, qmla_status_t status, uin
 	struct qmt_wire_request done = {.kind = QMT_WIRE_DONE, .status = status};
 
 	done.id = qmt_queue_front(&endpoint->queue)->id;
-	collect(endpoint, &done, moved);
+	qmt_outbox_add(&endpoint->outbox, &done, moved);
 	qmt_queue_retire(&endpoint->queue, status);
 }
 
@@ -386,11 +296,12 @@ static void confirm(struct shm_endpoint *endpoint)
 static bool take_region(struct shm_endpoint *endpoint, const struct qmt_wire_op *wire,
 			uint64_t bytes)
 {
-	qmla_status_t status = qmt_mappings_add(
-		&endpoint->mappings, extra_of(endpoint, wire)->region, endpoint->passed, bytes);
+	qmla_status_t status =
+		qmt_mappings_add(&endpoint->mappings, extra_of(endpoint, wire)->region,
+				 endpoint->inbox.passed, bytes);
 
-	close(endpoint->passed);
-	endpoint->passed = -1;
+	close(endpoint->inbox.passed);
+	endpoint->inbox.passed = -1;
 	if (status != QMLA_OK)
 		die(endpoint, "the region it passed cannot be mapped");
 	return status == QMLA_OK;
@@ -414,7 +325,7 @@ static uint64_t copy_piece(struct shm_endpoint *endpoint, const struct qmt_wire_
 	endpoint->copied += piece;
 	if (endpoint->copied == wire->length) {
 		endpoint->copied = 0;
-		endpoint->next++;
+		endpoint->inbox.next++;
 		endpoint->unconfirmed++;
 	}
 	return piece;
@@ -429,7 +340,7 @@ static void on_ended(struct shm_endpoint *endpoint, const struct qmt_wire_reply 
 	if (!endpoint->alive)
 		return;
 	wire = qmt_queue_front(&endpoint->queue);
-	endpoint->next++;
+	endpoint->inbox.next++;
 	endpoint->copied = 0;
 	if (reply->status == QMLA_OK && wire->access == QMT_READ) {
 		finish_read(endpoint, QMLA_ERR_CANCELLED, 0);
@@ -441,9 +352,8 @@ static void on_ended(struct shm_endpoint *endpoint, const struct qmt_wire_reply 
 }
 
 /* Deals with the next reply, or with a piece of it; returns how much was copied. */
-static uint64_t on_reply(struct shm_endpoint *endpoint)
+static uint64_t on_reply(struct shm_endpoint *endpoint, const struct qmt_wire_reply *reply)
 {
-	const struct qmt_wire_reply *reply = &endpoint->replies[endpoint->next];
 	struct qmt_wire_op *wire = qmt_queue_at(&endpoint->queue, endpoint->unconfirmed);
 
 	if (!wire || reply->id != wire->id || (unsigned)reply->kind != (unsigned)wire->access ||
@@ -451,7 +361,7 @@ static uint64_t on_reply(struct shm_endpoint *endpoint)
 		die(endpoint, "reply to something that was not asked");
 		return 0;
 	}
-	if (endpoint->passed >= 0 && reply->region_bytes &&
+	if (endpoint->inbox.passed >= 0 && reply->region_bytes &&
 	    !take_region(endpoint, wire, reply->region_bytes))
 		return 0;
 	if (reply->status == QMLA_OK && wire->access == QMT_READ && wire->op)
@@ -460,32 +370,23 @@ static uint64_t on_reply(struct shm_endpoint *endpoint)
 	return 0;
 }
 
-/* Fetches the next packet of replies; false when there is none. */
-static bool receive_replies(struct shm_endpoint *endpoint)
+/* The next reply; NULL when there is none. */
+static const struct qmt_wire_reply *next_reply(struct shm_endpoint *endpoint)
 {
-	uint8_t in[QMT_PACKET_MESSAGES * QMT_WIRE_REPLY_BYTES];
-	size_t bytes = 0, count;
+	const struct qmt_wire_reply *reply = NULL;
 
-	switch (qmt_packet_receive(endpoint->fd, in, sizeof(in), &bytes, &endpoint->passed)) {
+	switch (qmt_inbox_peek(&endpoint->inbox, endpoint->fd, &reply)) {
+	case QMT_PACKET_OK:
 	case QMT_PACKET_WAIT:
-		return false;
+		break;
 	case QMT_PACKET_CLOSED:
 		die_of_close(endpoint);
-		return false;
+		break;
 	case QMT_PACKET_BROKEN:
-		die(endpoint, "oversized packet");
-		return false;
-	case QMT_PACKET_OK:
+		die(endpoint, "malformed reply");
 		break;
 	}
-	if (qmt_packet_replies(in, bytes, endpoint->passed >= 0, endpoint->replies, &count) !=
-	    QMLA_OK) {
-		die(endpoint, "malformed reply");
-		return false;
-	}
-	endpoint->next = 0;
-	endpoint->count = count;
-	return true;
+	return reply;
 }
 
 /* Works off replies for a while; false when there was none. */
@@ -495,9 +396,11 @@ static bool pull(struct shm_endpoint *endpoint)
 	bool moved = false;
 
 	while (endpoint->alive && room(endpoint) > 0 && copied < CONFIRM_BYTES) {
-		if (endpoint->next == endpoint->count && !receive_replies(endpoint))
+		const struct qmt_wire_reply *reply = next_reply(endpoint);
+
+		if (!reply)
 			break;
-		copied += on_reply(endpoint);
+		copied += on_reply(endpoint, reply);
 		moved = true;
 	}
 	if (endpoint->alive)

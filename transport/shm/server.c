@@ -45,7 +45,8 @@ static qmla_status_t start(struct shm_server *server, const struct qmt_server_co
 		.max_peers = config->max_peers,
 		.idle_timeout_ns = config->idle_timeout_ns,
 	};
-	qmla_status_t status = qmt_shm_listen(config->listen, &reactor.listen_fd, server->path);
+	qmla_status_t status =
+		qmt_shm_socket_listen(config->listen, &reactor.listen_fd, server->path);
 
 	if (status != QMLA_OK)
 		return status;

@@ -137,7 +137,7 @@ static qmla_status_t directory_open(const char *directory, char resolved[PATH_MA
 	return QMLA_OK;
 }
 
-qmla_status_t qmt_shm_listen(const char *directory, int *fd, char path[QMT_ADDRESS_TEXT_MAX])
+qmla_status_t qmt_shm_socket_listen(const char *directory, int *fd, char path[QMT_ADDRESS_TEXT_MAX])
 {
 	char resolved[PATH_MAX], hex[2 * NAME_BYTES + 1];
 	char final[PATH_MAX + 64], temporary[PATH_MAX + 64];
@@ -171,7 +171,7 @@ static qmla_status_t connect_status(int error)
 	}
 }
 
-qmla_status_t qmt_shm_connect(const char *path, qmc_time_t deadline, int *out)
+qmla_status_t qmt_shm_socket_connect(const char *path, qmc_time_t deadline, int *out)
 {
 	struct sockaddr_un sa;
 	qmla_status_t status = address_of(path, &sa);

@@ -11,9 +11,10 @@
  * non-blocking and the caller's; @p path must be unlinked by it. Logs.
  * QMLA_ERR_INVALID_ARGUMENT: no directory, or too long for a socket's path.
  */
-qmla_status_t qmt_shm_listen(const char *directory, int *fd, char path[QMT_ADDRESS_TEXT_MAX]);
+qmla_status_t qmt_shm_socket_listen(const char *directory, int *fd,
+				    char path[QMT_ADDRESS_TEXT_MAX]);
 
 /** Connects within @p deadline. Blocks. @p fd is non-blocking and the caller's. */
-qmla_status_t qmt_shm_connect(const char *path, qmc_time_t deadline, int *fd);
+qmla_status_t qmt_shm_socket_connect(const char *path, qmc_time_t deadline, int *fd);
 
 #endif /* QMT_SHM_SOCKET_H */

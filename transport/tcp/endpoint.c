@@ -2,7 +2,6 @@
 #include "transport/tcp/endpoint.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +9,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "common/address.h"
 #include "common/log.h"
-#include "common/status.h"
 #include "transport/queue.h"
+#include "transport/tcp/connect.h"
 #include "transport/wire.h"
 
 #define OUT_REQUESTS 64
@@ -44,90 +42,6 @@ static struct tcp_endpoint *endpoint_of(struct qmt_endpoint *endpoint)
 	return (struct tcp_endpoint *)endpoint;
 }
 
-/* ---- handshake ---- */
-
-static qmla_status_t await(int fd, short events, qmc_time_t deadline)
-{
-	struct pollfd pfd = {.fd = fd, .events = events};
-	int rc;
-
-	do {
-		rc = poll(&pfd, 1, qmc_clock_left_ms(deadline));
-	} while (rc < 0 && errno == EINTR);
-	if (rc < 0)
-		return qmc_status_from_errno(errno);
-	return rc == 0 ? QMLA_ERR_DEADLINE : QMLA_OK;
-}
-
-static qmla_status_t send_hello(struct tcp_endpoint *endpoint)
-{
-	struct qmt_wire_hello hello = {.version_min = QMT_WIRE_VERSION,
-				       .version_max = QMT_WIRE_VERSION,
-				       .incarnation = endpoint->peer.incarnation};
-	uint8_t out[QMT_WIRE_HELLO_BYTES];
-
-	memcpy(hello.cookie, endpoint->peer.cookie, QMT_COOKIE_BYTES);
-	qmt_wire_hello_encode(&hello, out);
-	/* A fresh connection's send buffer has room for it. */
-	if (send(endpoint->fd, out, sizeof(out), MSG_NOSIGNAL) != (ssize_t)sizeof(out))
-		return QMLA_ERR_UNAVAILABLE;
-	return QMLA_OK;
-}
-
-static qmla_status_t receive_exactly(int fd, uint8_t *to, size_t bytes, qmc_time_t deadline)
-{
-	size_t got = 0;
-
-	while (got < bytes) {
-		qmla_status_t status = await(fd, POLLIN, deadline);
-		ssize_t n;
-
-		if (status != QMLA_OK)
-			return status;
-		n = recv(fd, to + got, bytes - got, 0);
-		if (n > 0)
-			got += (size_t)n;
-		else if (n == 0 || (errno != EAGAIN && errno != EINTR))
-			return QMLA_ERR_UNAVAILABLE;
-	}
-	return QMLA_OK;
-}
-
-static qmla_status_t shake_hands(struct tcp_endpoint *endpoint, qmc_time_t deadline)
-{
-	uint8_t in[QMT_WIRE_WELCOME_BYTES];
-	struct qmt_wire_welcome welcome;
-	qmla_status_t status = send_hello(endpoint);
-
-	if (status == QMLA_OK)
-		status = receive_exactly(endpoint->fd, in, sizeof(in), deadline);
-	if (status == QMLA_OK)
-		status = qmt_wire_welcome_decode(in, &welcome);
-	if (status == QMLA_OK)
-		status = welcome.status;
-	if (status == QMLA_OK && welcome.incarnation != endpoint->peer.incarnation)
-		status = QMLA_ERR_PEER_RESTARTED;
-	if (status == QMLA_OK)
-		endpoint->max_length = welcome.max_length;
-	return status;
-}
-
-static qmla_status_t connect_to(struct tcp_endpoint *endpoint, qmc_time_t deadline)
-{
-	struct qmc_address address;
-	qmla_status_t status = qmc_address_parse(endpoint->name, &address);
-
-	if (status != QMLA_OK)
-		return status;
-	status = qmc_tcp_connect(&address, deadline, &endpoint->fd);
-	if (status != QMLA_OK)
-		return status;
-	status = shake_hands(endpoint, deadline);
-	if (status != QMLA_OK)
-		close(endpoint->fd);
-	return status;
-}
-
 qmla_status_t qmt_tcp_endpoint_create(const struct qmt_server_address *address, qmc_time_t deadline,
 				      struct qmt_endpoint **out)
 {
@@ -141,7 +55,8 @@ qmla_status_t qmt_tcp_endpoint_create(const struct qmt_server_address *address, 
 		qmc_error("tcp", "not the address of a tcp server: %s", qmla_status_text(status));
 		goto err_free;
 	}
-	status = connect_to(endpoint, deadline);
+	status = qmt_tcp_connect(&endpoint->peer, endpoint->name, deadline, &endpoint->fd,
+				 &endpoint->max_length);
 	if (status != QMLA_OK) {
 		qmc_warn_limited("tcp", "cannot connect to %s: %s", endpoint->name,
 				 qmla_status_text(status));

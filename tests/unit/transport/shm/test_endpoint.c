@@ -75,7 +75,8 @@ static void fake_init(struct fake *fake, struct qmt_wire_reply answer, int passe
 	memset(fake, 0, sizeof(*fake));
 	strcpy(fake->directory, "/tmp/qmt-test-XXXXXX");
 	assert_non_null(mkdtemp(fake->directory));
-	assert_int_equal(qmt_shm_listen(fake->directory, &fake->listen_fd, fake->path), QMLA_OK);
+	assert_int_equal(qmt_shm_socket_listen(fake->directory, &fake->listen_fd, fake->path),
+			 QMLA_OK);
 	assert_int_equal(qmt_identity_create(QMT_KIND_SHM, &fake->identity), QMLA_OK);
 	assert_int_equal(qmt_address_encode(&fake->identity, fake->path, &fake->address), QMLA_OK);
 	qmt_handle_encode(&fake->identity, 1, UINT64_C(1) << 40, &fake->handle);

@@ -42,7 +42,8 @@ static int raw_connect(const struct owner *owner, struct qmt_identity *identity)
 
 	assert_int_equal(qmt_address_decode(&owner->address, QMT_KIND_SHM, identity, path),
 			 QMLA_OK);
-	assert_int_equal(qmt_shm_connect(path, qmc_clock_after(5 * QMC_NS_PER_S), &fd), QMLA_OK);
+	assert_int_equal(qmt_shm_socket_connect(path, qmc_clock_after(5 * QMC_NS_PER_S), &fd),
+			 QMLA_OK);
 	return fd;
 }
 

@@ -40,8 +40,8 @@ static void stale_sockets_go_and_others_stay(void **state)
 	assert_non_null(mkdtemp(directory));
 	snprintf(foreign, sizeof(foreign), "%s/other.sock", directory);
 	snprintf(fresh, sizeof(fresh), "%s/qmt-0123456789abcdef.sock", directory);
-	assert_int_equal(qmt_shm_listen(directory, &dead_fd, dead), QMLA_OK);
-	assert_int_equal(qmt_shm_listen(directory, &live_fd, live), QMLA_OK);
+	assert_int_equal(qmt_shm_socket_listen(directory, &dead_fd, dead), QMLA_OK);
+	assert_int_equal(qmt_shm_socket_listen(directory, &live_fd, live), QMLA_OK);
 	close(dead_fd); /* what is left of a killed server */
 	file = fopen(foreign, "w");
 	assert_non_null(file);
@@ -50,20 +50,20 @@ static void stale_sockets_go_and_others_stay(void **state)
 	assert_non_null(file);
 	fclose(file);
 	assert_int_equal(entries(directory), 4);
-	assert_int_equal(qmt_shm_listen(directory, &mine_fd, mine), QMLA_OK);
+	assert_int_equal(qmt_shm_socket_listen(directory, &mine_fd, mine), QMLA_OK);
 	assert_int_equal(access(dead, F_OK), -1);
 	assert_int_equal(access(live, F_OK), 0);
 	assert_int_equal(access(foreign, F_OK), 0);
 	assert_int_equal(access(fresh, F_OK), 0);
 	assert_string_not_equal(mine, live);
-	assert_int_equal(qmt_shm_connect(live, qmc_clock_after(QMC_NS_PER_S), &fd), QMLA_OK);
+	assert_int_equal(qmt_shm_socket_connect(live, qmc_clock_after(QMC_NS_PER_S), &fd), QMLA_OK);
 	close(fd);
-	assert_int_equal(qmt_shm_connect(dead, qmc_clock_after(QMC_NS_PER_S), &fd),
+	assert_int_equal(qmt_shm_socket_connect(dead, qmc_clock_after(QMC_NS_PER_S), &fd),
 			 QMLA_ERR_UNAVAILABLE);
-	assert_int_equal(qmt_shm_connect(foreign, qmc_clock_after(QMC_NS_PER_S), &fd),
+	assert_int_equal(qmt_shm_socket_connect(foreign, qmc_clock_after(QMC_NS_PER_S), &fd),
 			 QMLA_ERR_UNAVAILABLE);
 	close(live_fd);
-	assert_int_equal(qmt_shm_connect(live, qmc_clock_after(QMC_NS_PER_S), &fd),
+	assert_int_equal(qmt_shm_socket_connect(live, qmc_clock_after(QMC_NS_PER_S), &fd),
 			 QMLA_ERR_UNAVAILABLE);
 	close(mine_fd);
 	unlink(live);
@@ -82,7 +82,7 @@ static void the_directory_is_made(void **state)
 	(void)state;
 	assert_non_null(mkdtemp(base));
 	snprintf(directory, sizeof(directory), "%s/run", base);
-	assert_int_equal(qmt_shm_listen(directory, &fd, path), QMLA_OK);
+	assert_int_equal(qmt_shm_socket_listen(directory, &fd, path), QMLA_OK);
 	assert_int_equal(stat(directory, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0700);
 	assert_int_equal(path[0], '/');
@@ -91,7 +91,7 @@ static void the_directory_is_made(void **state)
 	rmdir(directory);
 	/* Not over a missing one. */
 	snprintf(directory, sizeof(directory), "%s/a/b", base);
-	assert_int_equal(qmt_shm_listen(directory, &fd, path), QMLA_ERR_NOT_FOUND);
+	assert_int_equal(qmt_shm_socket_listen(directory, &fd, path), QMLA_ERR_NOT_FOUND);
 	rmdir(base);
 }
 
@@ -107,15 +107,15 @@ static void bad_directories_are_refused(void **state)
 	file = fopen(directory, "w");
 	assert_non_null(file);
 	fclose(file);
-	assert_int_equal(qmt_shm_listen(directory, &fd, path), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(qmt_shm_socket_listen(directory, &fd, path), QMLA_ERR_INVALID_ARGUMENT);
 	unlink(directory);
 	/* Longer than a socket's path may be. */
 	snprintf(directory, sizeof(directory), "%s/%0100d", base, 0);
-	assert_int_equal(qmt_shm_listen(directory, &fd, path), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(qmt_shm_socket_listen(directory, &fd, path), QMLA_ERR_INVALID_ARGUMENT);
 	assert_int_equal(entries(directory), 0);
 	rmdir(directory);
 	rmdir(base);
-	assert_int_equal(qmt_shm_connect(directory, qmc_clock_after(QMC_NS_PER_S), &fd),
+	assert_int_equal(qmt_shm_socket_connect(directory, qmc_clock_after(QMC_NS_PER_S), &fd),
 			 QMLA_ERR_INVALID_ARGUMENT);
 }
 
@@ -125,7 +125,7 @@ static int serve_until_killed(int to_parent, const char *directory)
 	char path[QMT_ADDRESS_TEXT_MAX];
 	int fd;
 
-	if (qmt_shm_listen(directory, &fd, path) != QMLA_OK || !tell(to_parent, "g", 1))
+	if (qmt_shm_socket_listen(directory, &fd, path) != QMLA_OK || !tell(to_parent, "g", 1))
 		return 1;
 	for (;;)
 		pause();
@@ -143,7 +143,7 @@ static void after_a_kill_the_directory_is_cleaned(void **state)
 	assert_true(hear(to_child, &go, 1));
 	child_kill(child, to_child);
 	assert_int_equal(entries(directory), 1);
-	assert_int_equal(qmt_shm_listen(directory, &fd, path), QMLA_OK);
+	assert_int_equal(qmt_shm_socket_listen(directory, &fd, path), QMLA_OK);
 	assert_int_equal(entries(directory), 1);
 	close(fd);
 	unlink(path);
