@@ -36,14 +36,20 @@ def parse():
     parser.add_argument("--sequences", type=int, default=12, metavar="N", help="default 12")
     parser.add_argument("--length", type=int, default=2048, metavar="BYTES", help="of a sequence, default 2048")
     parser.add_argument("--seed", type=int, default=1, help="of the probes' signs, default 1")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.output = args.output or args.model
+    if not os.path.isdir(args.output):
+        parser.error(f"{args.output} is no folder: make it, or give another --output")
+    if args.sequences < 1 or args.length < 2:
+        parser.error("--sequences must be at least 1 and --length at least 2")
+    return args
 
 
 def main():
     args = parse()
     torch.set_num_threads(1)  # one order of summation: the same files on every run
     model = Model(args.model)
-    if model.weights["model.embed_tokens.weight"].shape[0] != 256:
+    if model.weight("model.embed_tokens.weight").shape[0] != 256:
         sys.exit(f"{args.model}: vocabulary is not 256: this script calibrates byte-level models only")
     text = np.fromfile(args.text, dtype=np.uint8)
     statistics = calibrate.collect(model, calibrate.sequences(text, args.sequences, args.length), args.seed)
@@ -51,7 +57,7 @@ def main():
     rotation = record.hadamard(d_c) if d_c & (d_c - 1) == 0 else None
     layers = [calibrate.layer_constants(s, rotation) for s in statistics]
     figures = [calibrate.describe(s, c) for s, c in zip(statistics, layers)]
-    calibrate_io.write(args.output or args.model, args.model, "probe-hadamard-mean-feedback",
+    calibrate_io.write(args.output, args.model, "probe-hadamard-mean-feedback",
                     "identity" if rotation is None else "hadamard", layers, figures,
                     f"make_constants.py --sequences {args.sequences} --length {args.length} --seed {args.seed}")
     for i, figure in enumerate(figures):
@@ -61,5 +67,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"make_constants: {error}")

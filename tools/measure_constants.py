@@ -30,7 +30,7 @@ def methods(model, directory):
     none = [{}] * g.layers
     had = record.hadamard(g.content)
     no_mean = [{k: v for k, v in layer.items() if not k.endswith("_mean")} for layer in constants]
-    no_feedback = [{k: v for k, v in layer.items() if k.endswith(("_mean", "rope_scale"))} for layer in constants]
+    no_feedback = [{k: v for k, v in layer.items() if k.endswith(("_mean", "_scale"))} for layer in constants]
     size = lambda bits: g.content * bits // 8 + g.rope // 2 + 4  # noqa: E731
     paper = g.content // 2 + g.rope // 2 + 32
     return {
@@ -73,10 +73,10 @@ def measure_text(model, args):
     count = exact[3]
     print(f"{len(texts)} sequences of {args.length}; BF16 cache: {nats / count / np.log(2):.5f} bits per byte\n")
     print("| cache | bytes/token/layer | Δ mbpb | KL, 1e-3 nats | top-1 |\n|---|---|---|---|---|")
-    print(f"| BF16 against float32 | {2 * (model.geometry.content + model.geometry.rope)} | {1e3 * exact[0] / count:.2f} "
-          f"| {1e3 * exact[1] / count:.3f} | {exact[2] / count:.4f} |")
-    for name, (size, _) in table.items():
-        bits, kl, equal, _ = sums[name] / count
+    size = 2 * (model.geometry.content + model.geometry.rope)
+    rows = [("BF16, against float32", size, exact)] + [(name, table[name][0], sums[name]) for name in table]
+    for name, size, total in rows:
+        bits, kl, equal, _ = total / count
         print(f"| {name} | {size} | {1e3 * bits:.2f} | {1e3 * kl:.3f} | {equal:.4f} |")
 
 
@@ -140,5 +140,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"measure_constants: {error}")

@@ -198,7 +198,8 @@ def describe(name, directory):
         print(f"{name}: {size >> 10} KiB, bits per byte {bits:.4f}, argmax equal bf16/f32 {agree:.5f}")
         return
     logits = golden["logits"]
-    line = f"{name}: {size >> 10} KiB, logit std {logits.std():.2f}, mean top p {logits.softmax(-1).amax(-1).mean():.3f}"
+    top = logits.softmax(-1).amax(-1).mean()
+    line = f"{name}: {size >> 10} KiB, logit std {logits.std():.2f}, mean top p {top:.3f}"
     if "logits_bf16" in golden:
         bf16 = golden["logits_bf16"]
         line += (f", bf16 relative error {((bf16 - logits).norm() / logits.norm()).item():.2e}"

@@ -38,6 +38,12 @@ def read_bytes(path):
         return file.read()
 
 
+def make_constants(model, output, *more):
+    return subprocess.run([sys.executable, os.path.join(TOOLS, "make_constants.py"), "--model", model, "--output", output,
+                           "--text", os.path.join(HERE, "..", "data", "prompts", "golden.txt"), *more],
+                          capture_output=True, text=True, check=False)
+
+
 def random_sensitivity(n, seed=1):
     """Positive semidefinite, of less than full rank, with very unequal directions."""
     g = random(seed).normal(size=(n // 2, n)) * np.exp(random(seed + 1).normal(size=n))
@@ -126,7 +132,8 @@ class Rounding(unittest.TestCase):
             self.assertLess(cost["feedback"], gain * cost["plain"])
 
     def test_bf16(self):
-        self.assertEqual(record.bf16(np.float32([1.00390625, 1.01171875, -3.14159])).tolist(), [1.0, 1.015625, -3.140625])
+        rounded = record.bf16(np.float32([1.00390625, 1.01171875, -3.14159]))
+        self.assertEqual(rounded.tolist(), [1.0, 1.015625, -3.140625])
 
     def test_paper(self):
         rows = random(9).normal(size=(3, 128)).astype(np.float32)
@@ -241,24 +248,27 @@ class Models(unittest.TestCase):
 
     def test_script(self):
         """Two runs give the same bytes, which a reader accepts."""
-        text = os.path.join(HERE, "..", "data", "prompts", "golden.txt")
         made = []
         for _ in range(2):
             with tempfile.TemporaryDirectory() as scratch:
-                subprocess.run([sys.executable, os.path.join(TOOLS, "make_constants.py"), "--model", MLA_S, "--text", text,
-                                "--output", scratch, "--sequences", "2", "--length", "300"], check=True, capture_output=True)
-                made.append([read_bytes(os.path.join(scratch, name)) for name in ("quantmla.json", "quantmla.safetensors")])
+                run = make_constants(MLA_S, scratch, "--sequences", "2", "--length", "300")
+                self.assertEqual(run.returncode, 0, run.stderr)
+                made.append([read_bytes(os.path.join(scratch, "quantmla." + end)) for end in ("json", "safetensors")])
                 self.assertEqual(calibrate_io.read(scratch)[0]["content_rotation"], "hadamard")
         self.assertEqual(made[0], made[1])
 
     def test_script_refuses(self):
-        text = os.path.join(HERE, "..", "data", "prompts", "golden.txt")
-        for model, words in ((HERE, "config.json"), (MLA_S, "holds 4 sequences")):
-            run = subprocess.run([sys.executable, os.path.join(TOOLS, "make_constants.py"), "--model", model, "--text", text,
-                                  "--output", "/nonexistent", "--length", "1000"], capture_output=True, text=True)
-            self.assertNotEqual(run.returncode, 0)
-            self.assertIn(words, run.stderr)
-            self.assertNotIn("Traceback", run.stderr)
+        with tempfile.TemporaryDirectory() as scratch:
+            with open(os.path.join(scratch, "config.json"), "w", encoding="utf-8") as file:
+                file.write('{"model_type": "deepseek_v3"}')
+            for model, output, words in ((HERE, scratch, "config.json"),
+                                         (scratch, scratch, "has no 'num_hidden_layers'"),
+                                         (MLA_S, scratch, "holds 4 sequences"),
+                                         (MLA_S, "/nonexistent", "no folder")):
+                run = make_constants(model, output, "--length", "1000")
+                self.assertNotEqual(run.returncode, 0)
+                self.assertIn(words, run.stderr)
+                self.assertNotIn("Traceback", run.stderr)
 
 
 if __name__ == "__main__":

@@ -78,10 +78,12 @@ def layer_constants(s, rotation):
 
 def describe(s, constants):
     """Figures a person may want to see, a layer."""
+    def largest(name):
+        return round(float(np.abs(np.tril(constants[name].astype(float), -1)).max()), 4)
+
     return {"calibration_tokens": s.tokens,
             "content_mean_energy": round(float(np.mean(s.mean_u ** 2)), 6),
             "rope_mean_energy_share": round(float(np.sum(s.mean_k ** 2) / np.sum(s.square_k)), 6),
             "content_sensitivity": round(float(np.trace(s.h_u) / len(s.mean_u)), 9),
             "rope_sensitivity": round(float(np.trace(s.h_k) / len(s.mean_k)), 9),
-            "content_feedback_max": round(float(np.abs(np.tril(constants["content_feedback"].astype(float), -1)).max()), 4),
-            "rope_feedback_max": round(float(np.abs(np.tril(constants["rope_feedback"].astype(float), -1)).max()), 4)}
+            "content_feedback_max": largest("content_feedback"), "rope_feedback_max": largest("rope_feedback")}

@@ -96,17 +96,28 @@ class Model:
     columns; a key is the shared RoPE key before rotation."""
 
     def __init__(self, directory, dtype=torch.float32):
-        with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
-            self.geometry = Geometry(json.load(file))
+        path = os.path.join(directory, "config.json")
+        with open(path, encoding="utf-8") as file:
+            try:
+                self.geometry = Geometry(json.load(file))
+            except KeyError as error:
+                raise ValueError(f"{path} has no {error}: is it a DeepSeek-V2 or V3 model?") from error
+        self.directory = directory
         self.dtype = dtype
         self.weights = {name: torch.from_numpy(np.array(array)).to(dtype)
                         for name, array in tensors.read_checkpoint(directory).items()}
 
+    def weight(self, name):
+        if name not in self.weights:
+            raise ValueError(f"{self.directory}: the checkpoint has no tensor {name}")
+        return self.weights[name]
+
     def layer(self, i, name):
-        return self.weights.get(f"model.layers.{i}.{name}")
+        return self.weight(f"model.layers.{i}.{name}")
 
     def linear(self, i, name, x):
-        return torch.nn.functional.linear(x, self.layer(i, name + ".weight"), self.layer(i, name + ".bias"))
+        bias = self.weights.get(f"model.layers.{i}.{name}.bias")
+        return torch.nn.functional.linear(x, self.layer(i, name + ".weight"), bias)
 
     @staticmethod
     def norm(x, weight, eps):
@@ -130,7 +141,8 @@ class Model:
         if g.q_lora is None:
             q = self.linear(i, "self_attn.q_proj", x)
         else:
-            q = self.norm(self.linear(i, "self_attn.q_a_proj", x), self.layer(i, "self_attn.q_a_layernorm.weight"), LATENT_EPS)
+            a = self.linear(i, "self_attn.q_a_proj", x)
+            q = self.norm(a, self.layer(i, "self_attn.q_a_layernorm.weight"), LATENT_EPS)
             q = self.linear(i, "self_attn.q_b_proj", q)
         q = q.view(x.shape[0], g.heads, g.nope + g.rope).transpose(0, 1)
         return q[..., :g.nope], self.rotate(q[..., g.nope:], start=start)
@@ -180,13 +192,13 @@ class Model:
 
     def logits(self, h):
         g = self.geometry
-        head = self.weights["model.embed_tokens.weight" if g.tied else "lm_head.weight"]
-        return self.norm(h, self.weights["model.norm.weight"], g.eps) @ head.T
+        head = self.weight("model.embed_tokens.weight" if g.tied else "lm_head.weight")
+        return self.norm(h, self.weight("model.norm.weight"), g.eps) @ head.T
 
     def run(self, tokens, attention):
         """Logits [n][vocab] with @attention(layer, normed input) as each layer's attention."""
         g = self.geometry
-        h = self.weights["model.embed_tokens.weight"][torch.from_numpy(np.array(tokens, dtype=np.int64))]
+        h = self.weight("model.embed_tokens.weight")[torch.from_numpy(np.array(tokens, dtype=np.int64))]
         for i in range(g.layers):
             h = h + attention(i, self.norm(h, self.layer(i, "input_layernorm.weight"), g.eps))
             h = h + self.mlp(i, self.norm(h, self.layer(i, "post_attention_layernorm.weight"), g.eps))
