@@ -159,7 +159,7 @@ static qmla_status_t attend_parts(struct part *p, struct qmw_lane *lane)
 		qmw_team_run(p->context->team, p->count, part_task, p);
 	for (uint32_t i = 0; i < p->count && !p->context->alone && !status; i++)
 		status = attend_part(p, lane, i);
-	if (status || p->context->status)
+	if (status || qmw_context_failure(p->context))
 		return status; /* a task's failure is noted already */
 	return p->context->model->ops->merge(&merge);
 }

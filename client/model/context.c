@@ -142,6 +142,11 @@ void qmw_context_fail(struct qmw_context *context, qmla_status_t status)
 						memory_order_relaxed, memory_order_relaxed);
 }
 
+qmla_status_t qmw_context_failure(const struct qmw_context *context)
+{
+	return (qmla_status_t)atomic_load_explicit(&context->status, memory_order_relaxed);
+}
+
 struct product {
 	const struct qmw_matrix *matrix;
 	const float *x;

@@ -41,9 +41,8 @@ static void fill_angles(struct qmw_context *context)
 static void tile_task(void *argument, uint32_t index, uint32_t thread)
 {
 	struct qmw_context *context = argument;
-	uint32_t first = index * QMW_TILE_ROWS;
-	uint32_t count =
-		context->rows - first < QMW_TILE_ROWS ? context->rows - first : QMW_TILE_ROWS;
+	uint32_t first = index * context->tile_rows, left = context->rows - first;
+	uint32_t count = left < context->tile_rows ? left : context->tile_rows;
 
 	if (context->layer > 0)
 		qmw_layer_finish(context, &context->lanes[thread], context->layer - 1, first,
@@ -70,37 +69,43 @@ static void attention_task(void *argument, uint32_t index, uint32_t thread)
 			  &context->spans[context->span_count - 1 - index]);
 }
 
-static qmla_status_t failure(const struct qmw_context *context)
+/* A tile for each thread, of whole groups of eight rows; few rows are one tile, divided otherwise.
+ */
+static void choose_tiles(struct qmw_context *context)
 {
-	return (qmla_status_t)atomic_load_explicit(&context->status, memory_order_relaxed);
+	uint32_t threads = qmw_team_threads(context->team);
+	uint32_t share = ((context->rows + threads - 1) / threads + 7) / 8 * 8;
+
+	if (context->rows <= QMW_TILE_ROWS / 2 || share > QMW_TILE_ROWS)
+		share = QMW_TILE_ROWS;
+	context->tile_rows = share;
 }
 
 static void run_tiles(struct qmw_context *context)
 {
-	qmw_team_run(context->team, (context->rows + QMW_TILE_ROWS - 1) / QMW_TILE_ROWS, tile_task,
-		     context);
+	context->alone = context->rows <= context->tile_rows;
+	qmw_team_run(context->team, (context->rows + context->tile_rows - 1) / context->tile_rows,
+		     tile_task, context);
 }
 
 static qmla_status_t run_layers(struct qmw_context *context)
 {
 	const struct qmw_model *model = context->model;
-	bool alone = context->rows <= QMW_TILE_ROWS;
 
+	choose_tiles(context);
 	for (uint32_t i = 0; i < model->config.layers; i++) {
 		context->layer = i;
-		context->alone = alone;
 		run_tiles(context);
 		context->alone = context->span_count == 1;
 		if (model->options.cache == QMW_CACHE_PACKED)
 			qmw_team_run(context->team, context->span_count, pack_task, context);
-		if (failure(context))
-			return failure(context);
+		if (qmw_context_failure(context))
+			return qmw_context_failure(context);
 		qmw_team_run(context->team, context->span_count, attention_task, context);
-		if (failure(context))
-			return failure(context);
+		if (qmw_context_failure(context))
+			return qmw_context_failure(context);
 	}
 	context->layer = model->config.layers;
-	context->alone = alone;
 	run_tiles(context);
 	return QMLA_OK;
 }

@@ -2,7 +2,7 @@
 /**
  * @file
  * The steps of a forward call. A call's rows are the items' tokens in order;
- * "tiles" are 64 consecutive rows, of whatever sequences; "spans" are the parts
+ * "tiles" are up to 64 consecutive rows, of whatever sequences; "spans" are the parts
  * of one sequence's block. A row's result depends on neither division.
  */
 #ifndef QMW_FORWARD_H

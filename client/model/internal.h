@@ -110,6 +110,7 @@ struct qmw_context {
 	/* Of the call at work. */
 	const struct qmk_pool *pool;
 	uint32_t rows, span_count, wanted_count, layer;
+	uint32_t tile_rows; /**< 8 … 64: as many tiles as threads, if there are rows enough */
 	bool alone;         /**< one tile: the team divides each product instead */
 	_Atomic int status; /**< first failure of a task */
 };
@@ -131,6 +132,9 @@ void *qmw_buffer_reserve(struct qmw_buffer *buffer, size_t bytes);
 
 /** Notes a task's failure; the first one is kept. Any thread. */
 void qmw_context_fail(struct qmw_context *context, qmla_status_t status);
+
+/** The first failure noted in this call, QMLA_OK without one. After the tasks have ended. */
+qmla_status_t qmw_context_failure(const struct qmw_context *context);
 
 /** matrix.h's product over all outputs, divided over the team when the call has one tile. */
 void qmw_context_product(struct qmw_context *context, const struct qmw_matrix *matrix,

@@ -17,7 +17,8 @@
 #include "client/model/numeric.h"
 #include "tests/unit/client/model/fixture.h"
 
-#define TOKENS 300u /* four full blocks and a tail of 44 */
+#define TINY   FIXTURE_GOLDEN "v3-bf16-half-bias"
+#define TOKENS 200u /* three full blocks and a tail of 8 */
 #define BLOCKS (TOKENS / QMK_PAGE_TOKENS)
 
 struct rig {
@@ -149,7 +150,7 @@ static void test_chunking_packed(void **state)
 		const struct qmw_model_options options = {.format = formats[i]};
 		struct rig rig;
 
-		rig_open(&rig, FIXTURE_MLA_S, &options, TOKENS);
+		rig_open(&rig, i == 0 ? FIXTURE_MLA_S : TINY, &options, TOKENS);
 		check_chunking(&rig);
 		rig_close(&rig);
 	}
@@ -161,7 +162,7 @@ static void test_chunking_bf16(void **state)
 	struct rig rig;
 
 	(void)state;
-	rig_open(&rig, FIXTURE_MLA_S, &options, TOKENS);
+	rig_open(&rig, TINY, &options, TOKENS);
 	check_chunking(&rig);
 	rig_close(&rig);
 }
@@ -272,7 +273,7 @@ static void test_batch(void **state)
 	struct rig rig;
 
 	(void)state;
-	rig_open(&rig, FIXTURE_MLA_S, &options, TOKENS);
+	rig_open(&rig, FIXTURE_MLA_S, &options, 256);
 	expected = calloc((size_t)4 * rig.vocab, sizeof(*expected));
 	logits = calloc((size_t)4 * rig.vocab, sizeof(*logits));
 	for (int i = 0; i < 4; i++) {
@@ -307,10 +308,6 @@ static void test_batch(void **state)
 	rig_close(&rig);
 }
 
-/*
- * A past so long that it is attended in parts: in chunks by three threads, in one
- * piece by one, and token by token behind an adopted prefix.
- */
 /* Runs tokens[at …) in chunks; @logits of the last. */
 static void read_on(struct rig *rig, struct qmw_sequence *sequence, uint32_t end, uint32_t chunk,
 		    float *logits)
@@ -329,23 +326,32 @@ static void read_on(struct rig *rig, struct qmw_sequence *sequence, uint32_t end
 	}
 }
 
+/*
+ * A past so long that it is attended in parts: in chunks by three threads, in one
+ * piece by one, and token by token behind an adopted prefix.
+ */
 static void test_long_past(void **state)
 {
-	const uint32_t length = 4090, blocks = 63;
+	const uint32_t length = 2200, blocks = 34;
 	float expected[256], chunked[256], adopted[256];
+	char directory[256];
 
 	(void)state;
+	fixture_make(directory);
+	fixture_copy(FIXTURE_GOLDEN "v3-f32-rope32-yarn", directory);
+	fixture_replace(directory, "config.json", "\"max_position_embeddings\": 512",
+			"\"max_position_embeddings\": 4096");
 	for (uint32_t threads = 1; threads <= 3; threads += 2) {
 		const struct qmw_model_options options = {.threads = threads};
 		struct qmw_sequence *whole, *sequence;
 		uint32_t capacity, *slots;
 		struct rig rig;
 
-		rig_open(&rig, FIXTURE_MLA_S, &options, length);
-		whole = rig_sequence(&rig, 4095);
-		read_on(&rig, whole, length, threads == 1 ? length : 1000,
+		rig_open(&rig, directory, &options, length);
+		whole = rig_sequence(&rig, 2300);
+		read_on(&rig, whole, length, threads == 1 ? length : 900,
 			threads == 1 ? expected : chunked);
-		assert_int_equal(qmw_sequence_create(rig.model, 4095, &sequence), QMLA_OK);
+		assert_int_equal(qmw_sequence_create(rig.model, 2300, &sequence), QMLA_OK);
 		slots = qmw_sequence_slots(sequence, &capacity);
 		memcpy(slots, qmw_sequence_slots(whole, &capacity), capacity * sizeof(*slots));
 		assert_int_equal(qmw_sequence_adopt(sequence, blocks), QMLA_OK);
@@ -357,6 +363,7 @@ static void test_long_past(void **state)
 		rig_close(&rig);
 	}
 	assert_memory_equal(expected, chunked, sizeof(expected));
+	fixture_remove(directory);
 }
 
 static void test_threads(void **state)
