@@ -71,11 +71,17 @@ static void node_lost(void *user)
 	qml_background_wake(client->background);
 }
 
-static qmla_status_t create_nodes(qmla_client_t *client, const char *text)
+static qmla_status_t create_nodes(qmla_client_t *client, const qmla_client_config_t *config)
 {
+	const struct qmp_tls tls = {
+		.ca_file = config->tls_ca_file,
+		.certificate_file = config->tls_certificate_file,
+		.key_file = config->tls_key_file,
+	};
+	bool secure = tls.ca_file || tls.certificate_file || tls.key_file;
 	struct qml_nodespec *specs;
 	size_t count;
-	qmla_status_t status = qml_nodelist_parse(text, &specs, &count);
+	qmla_status_t status = qml_nodelist_parse(config->nodes, &specs, &count);
 
 	if (status != QMLA_OK)
 		return status;
@@ -86,8 +92,8 @@ static qmla_status_t create_nodes(qmla_client_t *client, const char *text)
 	for (size_t i = 0; status == QMLA_OK && i < count; i++) {
 		client->places[i].seed = qml_place_seed(specs[i].name);
 		client->places[i].weight = specs[i].weight;
-		status = qml_node_create(&specs[i], &client->settings, node_lost, client,
-					 &client->nodes[i]);
+		status = qml_node_create(&specs[i], &client->settings, secure ? &tls : NULL,
+					 node_lost, client, &client->nodes[i]);
 		client->node_count += status == QMLA_OK;
 	}
 	free(specs);
@@ -109,7 +115,7 @@ qmla_status_t qmla_client_create(const qmla_client_config_t *config, qmla_client
 		return QMLA_ERR_NO_MEMORY;
 	status = qml_settings_init(&copy, &self->settings);
 	if (status == QMLA_OK)
-		status = create_nodes(self, copy.nodes);
+		status = create_nodes(self, &copy);
 	if (status == QMLA_OK)
 		status = qml_crew_create(CREW_MAX, &self->crew);
 	if (status == QMLA_OK)

@@ -28,9 +28,10 @@ struct qml_node {
 };
 
 qmla_status_t qml_node_create(const struct qml_nodespec *spec, const struct qml_settings *settings,
-			      qml_node_lost_func_t lost, void *user, struct qml_node **node)
+			      const struct qmp_tls *tls, qml_node_lost_func_t lost, void *user,
+			      struct qml_node **node)
 {
-	struct qmp_channel_config config = {.target = spec->target};
+	struct qmp_channel_config config = {.target = spec->target, .tls = tls};
 	struct qml_node *self = calloc(1, sizeof(*self));
 	qmla_status_t status;
 

@@ -25,8 +25,10 @@ struct qml_node;
 /** Called without locks when a node has just been left out. */
 typedef void (*qml_node_lost_func_t)(void *user);
 
+/** Does not connect yet. @p tls (may be NULL) is used during the call only. */
 qmla_status_t qml_node_create(const struct qml_nodespec *spec, const struct qml_settings *settings,
-			      qml_node_lost_func_t lost, void *user, struct qml_node **node);
+			      const struct qmp_tls *tls, qml_node_lost_func_t lost, void *user,
+			      struct qml_node **node);
 void qml_node_destroy(struct qml_node *node); /**< accepts NULL */
 
 const char *qml_node_name(const struct qml_node *node);

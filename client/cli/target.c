@@ -136,6 +136,9 @@ static qmla_status_t create_client(struct qmw_target *target)
 		.transport = target->transport,
 		.connect_timeout_ms = qmw_target_timeout_ms(target),
 		.call_timeout_ms = qmw_target_timeout_ms(target),
+		.tls_ca_file = target->tls_ca,
+		.tls_certificate_file = target->tls_certificate,
+		.tls_key_file = target->tls_key,
 	};
 
 	return qmla_client_create(&config, &target->client);

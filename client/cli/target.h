@@ -19,6 +19,7 @@ struct qmw_target {
 	char *model;
 	char *transport;
 	char *log_level;
+	char *tls_ca, *tls_certificate, *tls_key;
 	int64_t timeout_ns;
 	bool json;
 
@@ -56,6 +57,27 @@ struct qmw_target {
 		{"config",    0,      QMC_OPTION_STRING,                                           \
 		 &(t).config, "FILE", "read flags from FILE ('nodes = …' a line)",                 \
 		 0,           0,      false},                                                      \
+		{"tls-ca",    0,      QMC_OPTION_STRING,                                           \
+		 &(t).tls_ca, "FILE", "PEM of who signs the nodes; with the next two: mutual TLS", \
+		 0,           0,      false},                                                      \
+		{"tls-certificate",                                                                \
+		 0,                                                                                \
+		 QMC_OPTION_STRING,                                                                \
+		 &(t).tls_certificate,                                                             \
+		 "FILE",                                                                           \
+		 "PEM of this client",                                                             \
+		 0,                                                                                \
+		 0,                                                                                \
+		 false},                                                                           \
+		{"tls-key",                                                                        \
+		 0,                                                                                \
+		 QMC_OPTION_STRING,                                                                \
+		 &(t).tls_key,                                                                     \
+		 "FILE",                                                                           \
+		 "PEM key of the certificate",                                                     \
+		 0,                                                                                \
+		 0,                                                                                \
+		 false},                                                                           \
 		{"log-level",                                                                      \
 		 0,                                                                                \
 		 QMC_OPTION_STRING,                                                                \

@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -90,31 +91,44 @@ def make_block(key, seed):
     return bytes(header) + b"".join(pages)
 
 
+def start_node(folder, name, host, *flags):
+    """A node on any port of host; returns the process and its address."""
+    port_file = os.path.join(folder, name + ".port")
+    with open(os.path.join(folder, name + ".log"), "wb") as log:
+        node = subprocess.Popen(
+            [os.path.join(BIN, "qmla-node"), "--listen", host + ":0", "--data-listen", host + ":0",
+             "--http-listen", "none", "--port-file", port_file, "--pool-size", "16MiB", *flags],
+            stderr=log)
+    end = time.monotonic() + 20
+    while not os.path.exists(port_file):
+        if time.monotonic() > end or node.poll() is not None:
+            node.kill()
+            raise RuntimeError("qmla-node did not start")
+        time.sleep(0.02)
+    with open(port_file) as file:
+        return node, host + ":" + file.readline().strip()
+
+
+def stop_node(node):
+    node.terminate()
+    try:
+        node.wait(20)
+    except subprocess.TimeoutExpired:
+        node.kill()
+        raise
+
+
 class Cli(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="qmla-cli-")
-        port_file = os.path.join(cls.folder.name, "port")
-        cls.log = open(os.path.join(cls.folder.name, "log"), "wb")
-        cls.node = subprocess.Popen(
-            [os.path.join(BIN, "qmla-node"), "--listen", "127.0.0.1:0", "--data-listen",
-             "127.0.0.1:0", "--http-listen", "none", "--port-file", port_file, "--pool-size",
-             "16MiB"], stderr=cls.log)
-        end = time.monotonic() + 20
-        while not os.path.exists(port_file):
-            if time.monotonic() > end or cls.node.poll() is not None:
-                raise RuntimeError("qmla-node did not start")
-            time.sleep(0.02)
-        with open(port_file) as file:
-            cls.address = "127.0.0.1:" + file.readline().strip()
+        cls.node, cls.address = start_node(cls.folder.name, "node", "127.0.0.1")
         cls.tokens = [7 * i % 5000 for i in range(64 * 6 + 20)]
         cls.keys = block_keys(cls.tokens)
 
     @classmethod
     def tearDownClass(cls):
-        cls.node.terminate()
-        cls.node.wait(20)
-        cls.log.close()
+        stop_node(cls.node)
         cls.folder.cleanup()
 
     def path(self, name):
@@ -239,6 +253,69 @@ class Cli(unittest.TestCase):
         with open(path, "wb") as file:
             file.write(make_block(self.keys[0], 1))
         self.qmla("put", path, nodes="127.0.0.1:9", code=3)
+
+    def round_trip(self, address, *flags):
+        path = self.path("block4")
+        with open(path, "wb") as file:
+            file.write(make_block(self.keys[4], 4))
+        self.qmla("put", *flags, path, nodes=address)
+        for transport in ("tcp", "shm"):
+            out = self.path("out-" + transport)
+            self.qmla("get", *flags, "-f", "--transport", transport, "-o", out,
+                      self.keys[4].hex(), nodes=address)
+            with open(path, "rb") as file, open(out, "rb") as copy:
+                self.assertEqual(file.read(), copy.read())
+
+    def test_ipv6(self):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError as error:
+            self.skipTest(f"no IPv6 here: {error}")
+        node, address = start_node(self.folder.name, "six", "[::1]")
+        try:
+            self.round_trip(address)
+        finally:
+            stop_node(node)
+
+    def test_tls(self):
+        for name in ("ca", "stranger"):
+            self.openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout",
+                         name + ".key", "-out", name + ".pem", "-subj", "/CN=" + name)
+        self.certificate("node", "ca")
+        self.certificate("client", "ca")
+        self.certificate("other", "stranger")
+        node, address = start_node(
+            self.folder.name, "tls", "127.0.0.1", "--tls-ca", self.path("ca.pem"),
+            "--tls-certificate", self.path("node.pem"), "--tls-key", self.path("node.key"))
+        flags = ["--tls-ca", self.path("ca.pem"), "--tls-certificate"]
+        good = flags + [self.path("client.pem"), "--tls-key", self.path("client.key")]
+        try:
+            self.round_trip(address, *good)
+            key = self.keys[4].hex()
+            self.qmla("lookup", key, nodes=address, code=3)
+            self.qmla("lookup", *flags, self.path("other.pem"), "--tls-key",
+                      self.path("other.key"), key, nodes=address, code=3)
+            self.qmla("lookup", *good[:1], self.path("absent.pem"), *good[2:], key, nodes=address,
+                      code=1)
+            self.assertIn("absent.pem", self.said)
+            self.qmla("lookup", *good[:2], key, nodes=address, code=2)
+            self.assertIn("three files", self.said)
+        finally:
+            stop_node(node)
+
+    def openssl(self, *words):
+        done = subprocess.run(["openssl", *words], cwd=self.folder.name, capture_output=True,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+
+    def certificate(self, name, ca):
+        with open(self.path("names"), "w") as file:
+            file.write("subjectAltName=IP:127.0.0.1\n")
+        self.openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", name + ".key", "-out",
+                     name + ".csr", "-subj", "/CN=" + name)
+        self.openssl("x509", "-req", "-in", name + ".csr", "-CA", ca + ".pem", "-CAkey",
+                     ca + ".key", "-CAcreateserial", "-days", "2", "-extfile", "names", "-out",
+                     name + ".pem")
 
     def test_bad_files(self):
         block = make_block(self.keys[5], 9)

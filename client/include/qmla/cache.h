@@ -99,6 +99,10 @@ typedef struct qmla_client_config {
 	uint32_t probe_interval_ms;  /**< how often a failed node is tried again, default 2000 */
 	uint32_t connections;        /**< data connections to a node in one transfer; default: as
 					suits the transport and the processors */
+	/** Mutual TLS of the control plane: three PEM files, read by create, or none. */
+	const char *tls_ca_file; /**< who signs the nodes */
+	const char *tls_certificate_file;
+	const char *tls_key_file;
 } qmla_client_config_t;
 
 /** Makes a client; connects on first use. Strings are copied. */
@@ -209,8 +213,8 @@ qmla_status_t qmla_watch_next(qmla_watch_t *watch, uint32_t timeout_ms, qmla_eve
 void qmla_watch_close(qmla_watch_t *watch); /**< accepts NULL */
 
 /**
- * What the library writes to standard error, one line an event: "error", "warn"
- * (the default is "info"), "debug" or "trace". Of the whole process, any thread.
+ * How much the library writes to standard error, one line an event: "error", "warn",
+ * "info" (the default), "debug" or "trace". Of the whole process; any thread.
  * QMLA_ERR_INVALID_ARGUMENT: no such level.
  */
 qmla_status_t qmla_log_set_level(const char *level);
