@@ -67,7 +67,7 @@ static void take_codes(const struct command *command, const struct qml_call *cal
 			    &joined[i]);
 }
 
-#define COMMAND_KEYS 1024 /* what every node takes in one call */
+#define COMMAND_KEYS 64 /* what any node takes in one call */
 
 /* One batch of keys on every node that is not left out. */
 static qmla_status_t run_batch(const struct command *command, const qmla_key_t *keys, size_t count,

@@ -10,6 +10,7 @@
 
 #define OPEN_CALLS_MAX 1024
 #define GRACE_NS       (100 * QMC_NS_PER_MS)
+#define FIRST_PAUSE_NS (50 * QMC_NS_PER_MS)
 
 struct open_call {
 	struct open_call *next;
@@ -25,6 +26,7 @@ struct qml_background {
 	struct open_call *first, **last;
 	size_t open;
 	qmc_time_t probe_at;
+	int64_t pause; /* between probes; grows up to the probe interval */
 	bool stopping;
 };
 
@@ -37,29 +39,31 @@ static void wait_for(struct open_call *call)
 	free(call);
 }
 
-static bool probe_node(struct qml_node *node)
-{
-	Qmla__V1__DescribeRequest request;
-	struct qml_call call = {.node = node, .path = "/qmla.v1.Cache/Describe"};
-
-	if (qml_node_usable(node))
-		return true;
-	qmla__v1__describe_request__init(&request);
-	call.request = &request.base;
-	call.response_type = &qmla__v1__describe_response__descriptor;
-	/* Any answer at all ends its exile: qml_calls_run judges the node. */
-	qml_calls_run(&call, 1, qmc_clock_after(qml_node_settings(node)->connect_ns));
-	qml_calls_release(&call, 1);
-	return qml_node_usable(node);
-}
-
-/* True when some node is still left out. */
+/* True when some node is still left out. Any answer at all ends its exile (qml_node_judge). */
 static bool probe_all(struct qml_background *self)
 {
+	struct qml_call *calls = calloc(self->count, sizeof(*calls));
+	Qmla__V1__DescribeRequest request;
+	size_t asked = 0;
 	bool missing = false;
 
-	for (size_t i = 0; i < self->count; i++)
-		missing |= !probe_node(self->nodes[i]);
+	if (!calls)
+		return true;
+	qmla__v1__describe_request__init(&request);
+	for (size_t i = 0; i < self->count; i++) {
+		if (qml_node_usable(self->nodes[i]))
+			continue;
+		calls[asked].node = self->nodes[i];
+		calls[asked].path = "/qmla.v1.Cache/Describe";
+		calls[asked].request = &request.base;
+		calls[asked].response_type = &qmla__v1__describe_response__descriptor;
+		asked++;
+	}
+	qml_calls_run(calls, asked, qmc_clock_after(qml_node_settings(self->nodes[0])->connect_ns));
+	qml_calls_release(calls, asked);
+	for (size_t i = 0; i < asked; i++)
+		missing |= !qml_node_usable(calls[i].node);
+	free(calls);
 	return missing;
 }
 
@@ -87,6 +91,16 @@ static void wait_for_work(struct qml_background *self)
 	pthread_cond_timedwait(&self->changed, &self->lock, &at);
 }
 
+static int64_t sooner(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t longest_pause(const struct qml_background *self)
+{
+	return qml_node_settings(self->nodes[0])->probe_ns;
+}
+
 static void probe_if_due(struct qml_background *self)
 {
 	bool missing;
@@ -97,8 +111,10 @@ static void probe_if_due(struct qml_background *self)
 	pthread_mutex_unlock(&self->lock);
 	missing = probe_all(self);
 	pthread_mutex_lock(&self->lock);
-	if (missing)
-		self->probe_at = qmc_clock_after(qml_node_settings(self->nodes[0])->probe_ns);
+	if (missing) {
+		self->pause = sooner(2 * self->pause, longest_pause(self));
+		self->probe_at = qmc_clock_after(self->pause);
+	}
 }
 
 static void *background_main(void *user)
@@ -180,8 +196,9 @@ void qml_background_wake(void *background)
 	struct qml_background *self = background;
 
 	pthread_mutex_lock(&self->lock);
-	if (self->probe_at == QMC_TIME_NEVER)
-		self->probe_at = qmc_clock_after(qml_node_settings(self->nodes[0])->probe_ns);
+	/* Soon at first: most who go away are back at once. */
+	self->pause = sooner(FIRST_PAUSE_NS, longest_pause(self));
+	self->probe_at = sooner(self->probe_at, qmc_clock_after(self->pause));
 	pthread_cond_signal(&self->changed);
 	pthread_mutex_unlock(&self->lock);
 }

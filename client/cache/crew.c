@@ -130,6 +130,8 @@ void qml_crew_run(struct qml_crew *crew, qml_crew_func_t work, void *const *item
 	pthread_cond_init(&job.finished, NULL);
 	pthread_mutex_lock(&crew->lock);
 	job.next = crew->jobs;
+	/* Off the list before this returns: take_item. */
+	/* cppcheck-suppress autoVariables */
 	crew->jobs = &job;
 	hire(crew, count - 1);
 	while (job.taken < job.count)

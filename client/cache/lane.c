@@ -198,8 +198,16 @@ static qmla_status_t judge_read(struct lane *lane, struct qml_piece *piece)
 	return transfer->landed ? transfer->landed(transfer->user, piece) : QMLA_OK;
 }
 
+/* The pool behind the link may belong to another identity by now: connect anew. */
+static void doubt_link(struct lane *lane)
+{
+	qml_node_forget(lane->transfer->node, lane->link->incarnation);
+}
+
 static qmla_status_t judge_piece(struct lane *lane, struct qml_piece *piece, qmla_status_t status)
 {
+	if (status == QMLA_ERR_PERMISSION)
+		doubt_link(lane);
 	if (lane->transfer->access == QMT_WRITE)
 		return status == QMLA_OK && qmc_clock_now() >= piece->expires
 			       ? QMLA_ERR_LEASE_EXPIRED

@@ -49,10 +49,13 @@ static bool is_settled(qmla_status_t status)
 	return status == QMLA_OK || status == QMLA_ERR_ALREADY_EXISTS || status == QMLA_ERR_BUSY;
 }
 
+/* Or another try on the same one: not_found and permission mean that it wants to be connected anew.
+ */
 static bool is_worth_another_node(qmla_status_t status)
 {
 	return status == QMLA_ERR_UNAVAILABLE || status == QMLA_ERR_DEADLINE ||
-	       status == QMLA_ERR_DRAINING || status == QMLA_ERR_PEER_RESTARTED;
+	       status == QMLA_ERR_DRAINING || status == QMLA_ERR_PEER_RESTARTED ||
+	       status == QMLA_ERR_NOT_FOUND || status == QMLA_ERR_PERMISSION;
 }
 
 static size_t window_keys(const qmla_client_t *client)
@@ -73,7 +76,7 @@ struct patience {
 static bool try_again(const struct qml_window *window, qmla_status_t failure,
 		      struct patience *patience)
 {
-	uint32_t wait_ms = window->retry_after_ms ? window->retry_after_ms : RETRY_MS;
+	uint64_t wait_ms = window->retry_after_ms ? window->retry_after_ms : RETRY_MS;
 	qmc_time_t until;
 
 	if (is_worth_another_node(failure))
@@ -84,7 +87,7 @@ static bool try_again(const struct qml_window *window, qmla_status_t failure,
 	wait_ms <<= patience->waits - 1;
 	if (wait_ms > RETRY_MS_LIMIT)
 		wait_ms = RETRY_MS_LIMIT;
-	until = qmc_clock_after(wait_ms * QMC_NS_PER_MS);
+	until = qmc_clock_after((int64_t)wait_ms * QMC_NS_PER_MS);
 	if (until >= window->deadline)
 		return false;
 	qmc_clock_sleep_until(until);

@@ -112,6 +112,7 @@ static void serve_connect(void *service, struct qmp_call *call, const ProtobufCM
 	atomic_fetch_add(&state->node->counts.connects, 1);
 	if (park(state, call))
 		return;
+	atomic_store(&state->node->faults.no_pool, false);
 	qmla__v1__connect_response__init(&response);
 	response.incarnation = state->incarnation;
 	response.transport = atomic_load(&state->node->faults.connect_nonsense) ? nonsense : tcp;
@@ -159,6 +160,10 @@ static void serve_lookup(void *service, struct qmp_call *call, const ProtobufCMe
 	atomic_fetch_add(&state->node->counts.lookups, 1);
 	if (park(state, call))
 		goto out;
+	if (atomic_load(&faults->no_pool)) {
+		qmp_call_fail(call, QMLA_ERR_NOT_FOUND, "no pool");
+		goto out;
+	}
 	qmc_clock_sleep_until(qmc_clock_after(atomic_load(&faults->lookup_delay_ns)));
 	qmla__v1__lookup_response__init(&response);
 	response.incarnation = incarnation_told(state);
@@ -259,6 +264,10 @@ static void serve_reserve(void *service, struct qmp_call *call, const ProtobufCM
 	atomic_fetch_add(&state->node->counts.reserves, 1);
 	if (park(state, call))
 		return;
+	if (atomic_load(&faults->no_pool)) {
+		qmp_call_fail(call, QMLA_ERR_NOT_FOUND, "no pool");
+		return;
+	}
 	if (atomic_load(&faults->draining)) {
 		qmp_call_fail(call, QMLA_ERR_DRAINING, "leaving");
 		return;

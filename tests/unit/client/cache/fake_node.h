@@ -35,6 +35,7 @@ struct fake_faults {
 	_Atomic uint32_t full_after;    /**< Reserve grants only so many keys of a call (0: all) */
 	_Atomic bool deny_reads;
 	_Atomic bool connect_nonsense; /**< Connect names a transport that is not there */
+	_Atomic bool no_pool;          /**< until the next Connect: the pool went to another */
 	_Atomic bool never_answers;    /**< calls are taken and left open */
 };
 

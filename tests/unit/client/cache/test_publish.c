@@ -239,6 +239,20 @@ static void test_busy_key(void **state)
 	assert_int_equal(fixture_fetch(f, 6, 1000, NULL, NULL), 2);
 }
 
+/* The node gave an idle identity's pool away: connect anew, then go on. */
+static void test_pool_given_away(void **state)
+{
+	struct fixture *f = *state;
+
+	fixture_publish(f, 3);
+	atomic_store(&f->nodes[0]->faults.no_pool, true);
+	assert_int_equal(publish(f, 6, 2000, NULL), QMLA_OK);
+	assert_int_equal(atomic_load(&f->nodes[0]->counts.connects), 2);
+	atomic_store(&f->nodes[0]->faults.no_pool, true);
+	assert_int_equal(fixture_fetch(f, 6, 1000, NULL, NULL), 0);
+	assert_int_equal(fixture_fetch(f, 6, 1000, NULL, NULL), 6);
+}
+
 static void test_refuses_bad_blocks(void **state)
 {
 	struct fixture *f = *state;
@@ -288,6 +302,7 @@ int main(void)
 		THREE(test_everyone_dead),
 		THREE(test_copies),
 		ONE(test_busy_key),
+		ONE(test_pool_given_away),
 		ONE(test_refuses_bad_blocks),
 	};
 
