@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 /*
  * Absorbed MLA attention over pages. Query rows (tokens times heads) are taken in
  * groups that fit a core's cache; for each group the sequence's keys go by once, a
@@ -144,7 +146,7 @@ static void finish_rows(const struct attention *self, size_t first_row, size_t c
 {
 	const struct qmk_attend_args *args = self->args;
 	const struct qmk_layout *layout = args->layout;
-	const float *mean = qmk_cpu_constants(layout, args->constants)->content_mean;
+	const float *mean = qmk_check_constants(layout, args->constants)->content_mean;
 
 	for (size_t r = 0; r < count; r++) {
 		float *output = self->rows.output + r * self->rows.values;
@@ -252,23 +254,24 @@ static qmla_status_t check(const struct qmk_attend_args *args)
 
 	if (!layout || !args->sequences || !args->query_content || !args->query_rope ||
 	    !args->output || args->heads == 0)
-		return qmk_cpu_reject("attend", "an argument is missing");
+		return qmk_check_reject("attend", "an argument is missing");
 	if (args->layer >= layout->layers)
-		return qmk_cpu_reject("attend", "the layer is outside the layout");
+		return qmk_check_reject("attend", "the layer is outside the layout");
 	if (!dtype_known(args->query_dtype) || !dtype_known(args->output_dtype))
-		return qmk_cpu_reject("attend", "unknown element type");
+		return qmk_check_reject("attend", "unknown element type");
 	if (!layout->rope_rotated && (!args->rope || !args->rope->inv_freq))
-		return qmk_cpu_reject("attend", "keys are stored before rotation and no RoPE "
-						"parameters are given");
+		return qmk_check_reject("attend", "keys are stored before rotation and no RoPE "
+						  "parameters are given");
 	if (!args->workspace || args->workspace_bytes < qmk_cpu_attend_workspace(args))
-		return qmk_cpu_reject("attend", "the workspace is smaller than attend_workspace()");
+		return qmk_check_reject("attend",
+					"the workspace is smaller than attend_workspace()");
 	for (uint32_t b = 0; b < args->batch; b++) {
 		const char *fault = sequence_fault(args, &args->sequences[b]);
 
 		if (fault)
-			return qmk_cpu_reject("attend", fault);
+			return qmk_check_reject("attend", fault);
 	}
-	if (uses_pages(args) && !qmk_cpu_pool_valid("attend", layout, &args->pool))
+	if (uses_pages(args) && !qmk_check_pool("attend", layout, &args->pool))
 		return QMLA_ERR_INVALID_ARGUMENT;
 	return QMLA_OK;
 }
@@ -280,7 +283,7 @@ qmla_status_t qmk_cpu_attend(const struct qmk_attend_args *args)
 	uint32_t step;
 
 	if (!args)
-		return qmk_cpu_reject("attend", "no arguments");
+		return qmk_check_reject("attend", "no arguments");
 	if (args->batch == 0)
 		return QMLA_OK;
 	status = check(args);

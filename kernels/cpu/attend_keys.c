@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 #include "kernels/cpu/attend_keys.h"
 
 #include <math.h>
@@ -6,18 +8,9 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/page.h"
-#include "kernels/cpu/target.h"
 #include "kernels/cpu/vector.h"
 
 #define TOKENS QMK_PAGE_TOKENS
-
-QMK_CLONES
-void qmk_cpu_keys_pair_rows(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end);
-QMK_CLONES
-void qmk_cpu_keys_pair_bf16(const struct qmk_cpu_keys *keys, const uint16_t *natural, float *out);
-QMK_CLONES
-void qmk_cpu_keys_rotate(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end,
-			 uint32_t token);
 
 size_t qmk_cpu_keys_scratch(const struct qmk_layout *layout)
 {
@@ -36,16 +29,12 @@ void qmk_cpu_keys_pair(const float *natural, uint32_t dim, bool half_split, floa
 	}
 }
 
-QMK_CLONES
-void qmk_cpu_keys_steps(const struct qmk_cpu_keys *keys, float amplitude, uint32_t pairs);
-
 /*
  * Powers of the one-position rotation (in `jump` on entry) by repeated
  * multiplication in double: after 64 steps the error is some 1e-14, and it costs no
  * call of sin per token. `turn` holds the running power.
  */
-QMK_CLONES
-void qmk_cpu_keys_steps(const struct qmk_cpu_keys *keys, float amplitude, uint32_t pairs)
+static void fill_steps(const struct qmk_cpu_keys *keys, float amplitude, uint32_t pairs)
 {
 	const double *restrict one = keys->jump;
 	double *restrict power = keys->turn;
@@ -75,7 +64,7 @@ static void build_steps(struct qmk_cpu_keys *keys, const struct qmk_rope *rope, 
 		keys->jump[j] = cos((double)rope->inv_freq[j]);
 		keys->jump[pairs + j] = sin((double)rope->inv_freq[j]);
 	}
-	qmk_cpu_keys_steps(keys, rope->amplitude, pairs);
+	fill_steps(keys, rope->amplitude, pairs);
 	/* The running power is that of 64 positions now: one block. */
 	memcpy(keys->jump, keys->turn, 2 * (size_t)pairs * sizeof(double));
 }
@@ -84,7 +73,7 @@ void qmk_cpu_keys_init(struct qmk_cpu_keys *keys, const struct qmk_attend_args *
 		       float *scratch)
 {
 	const struct qmk_layout *layout = args->layout;
-	const struct qmk_constants *constants = qmk_cpu_constants(layout, args->constants);
+	const struct qmk_constants *constants = qmk_check_constants(layout, args->constants);
 	size_t dim = layout->rope_dim;
 
 	*keys = (struct qmk_cpu_keys){.args = args};
@@ -124,8 +113,7 @@ void qmk_cpu_keys_begin(struct qmk_cpu_keys *keys, const struct qmk_sequence *se
 }
 
 /* Sliced RoPE values of packed tokens to their rows, in pair order. */
-QMK_CLONES
-void qmk_cpu_keys_pair_rows(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
+static void pair_packed(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
 {
 	uint32_t content = keys->args->layout->content_dim, dim = keys->args->layout->rope_dim;
 
@@ -141,16 +129,17 @@ void qmk_cpu_keys_pair_rows(const struct qmk_cpu_keys *keys, uint32_t begin, uin
 		for (uint32_t j = 0; j < dim / 2; j += QMK_LANES) {
 			qmk_vector first, second;
 
-			qmk_vector_load(&first, sliced + 2 * j);
-			qmk_vector_load(&second, sliced + 2 * j + QMK_LANES);
+			const float *chunk = sliced + j / 16 * 32 + j % 16;
+
+			qmk_vector_load(&first, chunk);
+			qmk_vector_load(&second, chunk + 16);
 			qmk_vector_store(out + j, &first);
 			qmk_vector_store(out + dim / 2 + j, &second);
 		}
 	}
 }
 
-QMK_CLONES
-void qmk_cpu_keys_pair_bf16(const struct qmk_cpu_keys *keys, const uint16_t *natural, float *out)
+static void pair_bf16(const struct qmk_cpu_keys *keys, const uint16_t *natural, float *out)
 {
 	uint32_t pairs = keys->args->layout->rope_dim / 2;
 
@@ -193,9 +182,8 @@ QMK_INLINE void rotate_pairs(const struct qmk_cpu_keys *keys, uint32_t token, ui
 }
 
 /* Rows [begin, end); the first is token @p token of its block. */
-QMK_CLONES
-void qmk_cpu_keys_rotate(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end,
-			 uint32_t token)
+static void rotate_rows(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end,
+			uint32_t token)
 {
 	uint32_t content = keys->args->layout->content_dim;
 	uint32_t pairs = keys->args->layout->rope_dim / 2;
@@ -251,7 +239,7 @@ static void load_packed(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_
 	qmk_cpu_page_content(layout, page, token, token + count, keys->rows + row * width, width);
 	qmk_cpu_page_rope(layout, page, token, token + count,
 			  keys->sliced + (size_t)row * layout->rope_dim, layout->rope_dim);
-	qmk_cpu_keys_pair_rows(keys, row, row + count);
+	pair_packed(keys, row, row + count);
 	prefetch_next(keys, begin / TOKENS);
 }
 
@@ -265,7 +253,7 @@ static void load_bf16(const struct qmk_cpu_keys *keys, const uint16_t *from, uin
 		float *row = keys->rows + p % QMK_TILE * width;
 
 		qmk_cpu_slice_bf16(from, layout->content_dim, 8 / layout->content_bits, row);
-		qmk_cpu_keys_pair_bf16(keys, from + layout->content_dim, row + layout->content_dim);
+		pair_bf16(keys, from + layout->content_dim, row + layout->content_dim);
 	}
 }
 
@@ -306,5 +294,5 @@ void qmk_cpu_keys_load(struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
 		return;
 	while (keys->block < begin / TOKENS)
 		next_block(keys);
-	qmk_cpu_keys_rotate(keys, begin % QMK_TILE, begin % QMK_TILE + end - begin, begin % TOKENS);
+	rotate_rows(keys, begin % QMK_TILE, begin % QMK_TILE + end - begin, begin % TOKENS);
 }

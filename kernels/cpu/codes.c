@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 #include "kernels/cpu/codes.h"
 
-#include <string.h>
-
-#include "kernels/cpu/target.h"
 #include "kernels/cpu/vector.h"
 
 #define TOKENS QMK_PAGE_TOKENS
 
-QMK_CLONES
-void qmk_cpu_codes_join(const uint8_t *codes, uint32_t row_bytes, uint32_t bits, uint8_t *bytes);
-
 /* The fields of each byte of a row, 64 tokens at a time. */
-QMK_CLONES
-void qmk_cpu_codes_join(const uint8_t *codes, uint32_t row_bytes, uint32_t bits, uint8_t *bytes)
+static void join_fields(const uint8_t *codes, uint32_t row_bytes, uint32_t bits, uint8_t *bytes)
 {
 	uint32_t fields = 8 / bits;
 
@@ -34,7 +29,7 @@ void qmk_cpu_codes_pack(const uint8_t *codes, uint32_t dim, uint32_t bits, uint8
 {
 	uint32_t row_bytes = dim * bits / 8, chunks = row_bytes / QMK_CHUNK_BYTES;
 
-	qmk_cpu_codes_join(codes, row_bytes, bits, bytes);
+	join_fields(codes, row_bytes, bits, bytes);
 	for (uint32_t t = 0; t < TOKENS; t++) {
 		uint8_t *row = rows + (size_t)t * row_bytes;
 
@@ -52,40 +47,40 @@ void qmk_cpu_codes_pack(const uint8_t *codes, uint32_t dim, uint32_t bits, uint8
  * One field of each of a chunk's sixteen bytes. code scale and middle scale are
  * exact in float, so this fused form is (code - middle) scale to the last bit.
  */
-QMK_INLINE void unpack_field(const qmk_octets *chunk, uint8_t shift, uint8_t mask, float offset,
+QMK_INLINE void unpack_field(const uint8_t *chunk, uint8_t shift, uint8_t mask, float offset,
 			     float scale, float *out)
 {
-	qmk_octets fields = *chunk >> shift & mask;
-	qmk_vector values =
-		__builtin_convertvector(__builtin_convertvector(fields, qmk_integers), qmk_vector);
+	for (unsigned i = 0; i < QMK_CHUNK_BYTES; i += QMK_LANES) {
+		qmk_octets fields = *(const qmk_octets_anywhere *)(chunk + i) >> shift & mask;
+		qmk_vector values;
 
-	values = values * scale - offset;
-	qmk_vector_store(out, &values);
+		values = __builtin_convertvector(__builtin_convertvector(fields, qmk_integers),
+						 qmk_vector);
+		values = values * scale - offset;
+		qmk_vector_store(out + i, &values);
+	}
 }
 
 QMK_INLINE void unpack_row(const uint8_t *row, uint32_t chunks, uint32_t bits, uint32_t token,
 			   float offset, float scale, float *out)
 {
 	for (uint32_t c = 0; c < chunks; c++) {
-		qmk_octets chunk;
+		const uint8_t *chunk = row + QMK_CHUNK_BYTES * qmk_layout_chunk(c, token, chunks);
 
-		memcpy(&chunk, row + QMK_CHUNK_BYTES * qmk_layout_chunk(c, token, chunks),
-		       sizeof(chunk));
 		if (bits == 4) {
-			unpack_field(&chunk, 0, 15, offset, scale, out);
-			unpack_field(&chunk, 4, 15, offset, scale, out + 16);
+			unpack_field(chunk, 0, 15, offset, scale, out);
+			unpack_field(chunk, 4, 15, offset, scale, out + 16);
 			out += 32;
 		} else {
-			unpack_field(&chunk, 0, 3, offset, scale, out);
-			unpack_field(&chunk, 2, 3, offset, scale, out + 16);
-			unpack_field(&chunk, 4, 3, offset, scale, out + 32);
-			unpack_field(&chunk, 6, 3, offset, scale, out + 48);
+			unpack_field(chunk, 0, 3, offset, scale, out);
+			unpack_field(chunk, 2, 3, offset, scale, out + 16);
+			unpack_field(chunk, 4, 3, offset, scale, out + 32);
+			unpack_field(chunk, 6, 3, offset, scale, out + 48);
 			out += 64;
 		}
 	}
 }
 
-QMK_CLONES
 void qmk_cpu_codes_unpack(const struct qmk_cpu_codes *codes, uint32_t begin, uint32_t end)
 {
 	uint32_t chunks = codes->row_bytes / QMK_CHUNK_BYTES;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file The CPU table's entries (contracts: kernels/ops.h) and what they share. */
+/** @file One variant's entries (contracts: kernels/ops.h) and what they share. */
 #ifndef QMK_CPU_CPU_H
 #define QMK_CPU_CPU_H
 
 #include <stdbool.h>
 
+#include "kernels/cpu/check.h"
 #include "kernels/ops.h"
 
 size_t qmk_cpu_pack_workspace(const struct qmk_pack_args *args);
@@ -14,14 +15,11 @@ size_t qmk_cpu_attend_workspace(const struct qmk_attend_args *args);
 qmla_status_t qmk_cpu_plan(const struct qmk_attend_args *args);
 qmla_status_t qmk_cpu_attend(const struct qmk_attend_args *args);
 qmla_status_t qmk_cpu_merge(const struct qmk_merge_args *args);
+
 qmla_status_t qmk_cpu_checksum(const struct qmk_checksum_args *args);
 
-/** True when @p pool can hold blocks of @p layout; else logs why, as a fault of @p call. */
-bool qmk_cpu_pool_valid(const char *call, const struct qmk_layout *layout,
-			const struct qmk_pool *pool);
-
-/** Logs that @p call was given @p what; returns QMLA_ERR_INVALID_ARGUMENT. */
-qmla_status_t qmk_cpu_reject(const char *call, const char *what);
+/** As qmk_page_checksum of kernels/block.h. */
+uint64_t qmk_cpu_page_checksum(const void *page, size_t bytes);
 
 /** First byte of a slot's page of @p layer. */
 static inline uint8_t *qmk_cpu_page(const struct qmk_layout *layout, const struct qmk_pool *pool,
@@ -29,10 +27,6 @@ static inline uint8_t *qmk_cpu_page(const struct qmk_layout *layout, const struc
 {
 	return (uint8_t *)pool->base + slot * pool->stride + qmk_layout_page_offset(layout, layer);
 }
-
-/** The constants that apply: paper-c4r4 knows none. Never NULL. */
-const struct qmk_constants *qmk_cpu_constants(const struct qmk_layout *layout,
-					      const struct qmk_constants *constants);
 
 /** Rounds a scratch pointer or size up to a cache line. */
 #define QMK_CPU_LINE 64u

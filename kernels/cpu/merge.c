@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/target.h"
 
-QMK_CLONES
-void qmk_cpu_merge_add(float *out, const float *part, float weight, uint32_t dim);
-
-QMK_CLONES
-void qmk_cpu_merge_add(float *out, const float *part, float weight, uint32_t dim)
+static void add_weighted(float *out, const float *part, float weight, uint32_t dim)
 {
 	for (uint32_t i = 0; i < dim; i++)
 		out[i] += weight * part[i];
@@ -36,9 +33,9 @@ static float merge_row(const struct qmk_merge_args *args, size_t row)
 		size_t at = (size_t)p * args->rows + row;
 
 		if (args->lse[at] != -INFINITY)
-			qmk_cpu_merge_add(out, args->outputs + at * args->content_dim,
-					  (float)(exp2((double)args->lse[at] - (double)peak) / sum),
-					  args->content_dim);
+			add_weighted(out, args->outputs + at * args->content_dim,
+				     (float)(exp2((double)args->lse[at] - (double)peak) / sum),
+				     args->content_dim);
 	}
 	return (float)((double)peak + log2(sum));
 }
@@ -46,9 +43,9 @@ static float merge_row(const struct qmk_merge_args *args, size_t row)
 qmla_status_t qmk_cpu_merge(const struct qmk_merge_args *args)
 {
 	if (!args || (args->rows > 0 && (!args->output || args->content_dim == 0)))
-		return qmk_cpu_reject("merge", "an argument is missing");
+		return qmk_check_reject("merge", "an argument is missing");
 	if (args->rows > 0 && args->parts > 0 && (!args->outputs || !args->lse))
-		return qmk_cpu_reject("merge", "parts without outputs or log-sum-exps");
+		return qmk_check_reject("merge", "parts without outputs or log-sum-exps");
 	for (size_t row = 0; row < args->rows; row++) {
 		float lse = merge_row(args, row);
 

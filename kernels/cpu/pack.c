@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 #include <string.h>
 
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/quantise.h"
 #include "kernels/cpu/quantise_paper.h"
-#include "kernels/cpu/target.h"
 #include "kernels/numeric.h"
 
 #define TOKENS QMK_PAGE_TOKENS
@@ -54,14 +55,9 @@ static struct scratch scratch_place(const struct qmk_pack_args *args)
 	return scratch;
 }
 
-QMK_CLONES
-void qmk_cpu_pack_widen(const void *row, enum qmk_dtype dtype, uint32_t dim, const float *mean,
-			float *out);
-
 /* One row as floats less the mean; NaN is 0, magnitudes end at fp16's largest. */
-QMK_CLONES
-void qmk_cpu_pack_widen(const void *row, enum qmk_dtype dtype, uint32_t dim, const float *mean,
-			float *out)
+static void widen_row(const void *row, enum qmk_dtype dtype, uint32_t dim, const float *mean,
+		      float *out)
 {
 	if (dtype == QMK_BF16)
 		for (uint32_t i = 0; i < dim; i++)
@@ -87,10 +83,10 @@ static void gather(const struct source *source, const struct scratch *scratch)
 
 	for (uint32_t first = 0; first < TOKENS; first += 16) {
 		for (uint32_t t = 0; t < 16; t++)
-			qmk_cpu_pack_widen((const uint8_t *)source->rows +
-						   (first + t) * source->stride * width,
-					   source->dtype, source->dim, source->mean,
-					   rows + (size_t)t * source->dim);
+			widen_row((const uint8_t *)source->rows +
+					  (first + t) * source->stride * width,
+				  source->dtype, source->dim, source->mean,
+				  rows + (size_t)t * source->dim);
 		for (uint32_t i = 0; i < source->dim; i++)
 			for (uint32_t t = 0; t < 16; t++)
 				scratch->values[(size_t)i * TOKENS + first + t] =
@@ -155,17 +151,16 @@ static qmla_status_t check(const struct qmk_pack_args *args)
 	const struct qmk_layout *layout = args ? args->layout : NULL;
 
 	if (!layout || !args->slots || !args->content || !args->rope)
-		return qmk_cpu_reject("pack", "an argument is missing");
+		return qmk_check_reject("pack", "an argument is missing");
 	if (args->layer >= layout->layers)
-		return qmk_cpu_reject("pack", "the layer is outside the layout");
+		return qmk_check_reject("pack", "the layer is outside the layout");
 	if (args->dtype != QMK_F32 && args->dtype != QMK_BF16)
-		return qmk_cpu_reject("pack", "unknown element type");
+		return qmk_check_reject("pack", "unknown element type");
 	if (args->content_stride < layout->content_dim || args->rope_stride < layout->rope_dim)
-		return qmk_cpu_reject("pack", "a row stride is shorter than a row");
+		return qmk_check_reject("pack", "a row stride is shorter than a row");
 	if (!args->workspace)
-		return qmk_cpu_reject("pack", "no workspace: pass pack_workspace() bytes");
-	return qmk_cpu_pool_valid("pack", layout, &args->pool) ? QMLA_OK
-							       : QMLA_ERR_INVALID_ARGUMENT;
+		return qmk_check_reject("pack", "no workspace: pass pack_workspace() bytes");
+	return qmk_check_pool("pack", layout, &args->pool) ? QMLA_OK : QMLA_ERR_INVALID_ARGUMENT;
 }
 
 qmla_status_t qmk_cpu_pack(const struct qmk_pack_args *args)
@@ -181,7 +176,7 @@ qmla_status_t qmk_cpu_pack(const struct qmk_pack_args *args)
 	status = check(args);
 	if (status != QMLA_OK)
 		return status;
-	constants = qmk_cpu_constants(args->layout, args->constants);
+	constants = qmk_check_constants(args->layout, args->constants);
 	scratch = scratch_place(args);
 	width = args->dtype == QMK_BF16 ? sizeof(uint16_t) : sizeof(float);
 	content = (struct source){.stride = args->content_stride,

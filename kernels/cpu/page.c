@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 #include "kernels/cpu/page.h"
 
 #include <stdbool.h>
 
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/quantise_paper.h"
-#include "kernels/cpu/target.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/numeric.h"
 
@@ -22,11 +23,8 @@ static const uint8_t *paper_record(const struct qmk_layout *layout, const uint8_
 }
 
 /* paper-c4r4: a group's scale and zero point, on codes unpacked as they are. */
-QMK_CLONES
-void qmk_cpu_page_group(float *values, uint32_t count, float scale, float zero);
 
-QMK_CLONES
-void qmk_cpu_page_group(float *values, uint32_t count, float scale, float zero)
+static void apply_group(float *values, uint32_t count, float scale, float zero)
 {
 	for (uint32_t i = 0; i < count; i++)
 		values[i] = (values[i] - zero) * scale;
@@ -35,9 +33,9 @@ void qmk_cpu_page_group(float *values, uint32_t count, float scale, float zero)
 static void paper_content(const struct qmk_layout *layout, const uint8_t *record, float *values)
 {
 	for (uint32_t g = 0; g < layout->content_groups; g++)
-		qmk_cpu_page_group(values + (size_t)g * QMK_PAPER_GROUP, QMK_PAPER_GROUP,
-				   qmk_bf16_to_float(qmk_load16(record + 2 * g)),
-				   record[qmk_paper_content_zero_at(layout) + g]);
+		apply_group(values + (size_t)g * QMK_PAPER_GROUP, QMK_PAPER_GROUP,
+			    qmk_bf16_to_float(qmk_load16(record + 2 * g)),
+			    record[qmk_paper_content_zero_at(layout) + g]);
 }
 
 static void paper_rope(const struct qmk_layout *layout, const uint8_t *record, float *values)
@@ -45,10 +43,10 @@ static void paper_rope(const struct qmk_layout *layout, const uint8_t *record, f
 	uint32_t group = layout->rope_dim / layout->rope_groups;
 
 	for (uint32_t g = 0; g < layout->rope_groups; g++)
-		qmk_cpu_page_group(values + (size_t)g * group, group,
-				   qmk_bits_float(qmk_load32(
-					   record + qmk_paper_rope_scale_at(layout) + 4 * g)),
-				   record[qmk_paper_rope_zero_at(layout) + g]);
+		apply_group(values + (size_t)g * group, group,
+			    qmk_bits_float(
+				    qmk_load32(record + qmk_paper_rope_scale_at(layout) + 4 * g)),
+			    record[qmk_paper_rope_zero_at(layout) + g]);
 }
 
 static void load_scales(const uint8_t *plane, uint32_t begin, uint32_t end, float *scales)
@@ -101,7 +99,6 @@ void qmk_cpu_page_rope(const struct qmk_layout *layout, const uint8_t *page, uin
 		paper_rope(layout, paper_record(layout, page, t), out + (t - begin) * stride);
 }
 
-QMK_CLONES
 void qmk_cpu_unslice(const float *sliced, uint32_t dim, uint32_t fields, float *out)
 {
 	uint32_t span = QMK_CHUNK_BYTES * fields;
@@ -120,7 +117,6 @@ void qmk_cpu_unslice(const float *sliced, uint32_t dim, uint32_t fields, float *
 	}
 }
 
-QMK_CLONES
 void qmk_cpu_slice(const float *natural, uint32_t dim, uint32_t fields, float factor, float *out)
 {
 	uint32_t span = QMK_CHUNK_BYTES * fields;
@@ -131,18 +127,19 @@ void qmk_cpu_slice(const float *natural, uint32_t dim, uint32_t fields, float fa
 				out[at + 16 * f + i] = natural[at + fields * i + f] * factor;
 }
 
-QMK_CLONES
 void qmk_cpu_slice_bf16(const uint16_t *natural, uint32_t dim, uint32_t fields, float *out)
 {
 	uint32_t span = QMK_CHUNK_BYTES * fields;
 
 	for (uint32_t at = 0; at < dim; at += span) {
 		if (fields == 2) {
-			qmk_vector even, odd;
+			for (unsigned i = 0; i < QMK_CHUNK_BYTES; i += QMK_LANES) {
+				qmk_vector even, odd;
 
-			qmk_vector_load_bf16_pairs(&even, &odd, natural + at);
-			qmk_vector_store(out + at, &even);
-			qmk_vector_store(out + at + QMK_LANES, &odd);
+				qmk_vector_load_bf16_pairs(&even, &odd, natural + at + 2 * i);
+				qmk_vector_store(out + at + i, &even);
+				qmk_vector_store(out + at + 16 + i, &odd);
+			}
 			continue;
 		}
 		for (unsigned i = 0; i < QMK_CHUNK_BYTES; i++)

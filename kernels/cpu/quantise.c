@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 #include "kernels/cpu/quantise.h"
 
 #include <float.h>
@@ -6,14 +8,17 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "kernels/cpu/target.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/numeric.h"
 
-#define TOKENS  QMK_PAGE_TOKENS
-#define VECTORS (TOKENS / QMK_LANES) /* vectors a coordinate */
-#define BLOCK   16u                  /* coordinates whose targets are prepared together */
-#define ROWS    4u                   /* coordinates a step of the matrix product */
+#define TOKENS QMK_PAGE_TOKENS
+#define BLOCK  16u /* coordinates whose targets are prepared together */
+#define ROWS   4u  /* coordinates a step of the matrix product */
+#if QMK_LANES == 16
+#define SPAN 4u /* vectors of tokens: sixteen sums in 32 registers */
+#else
+#define SPAN 2u /* eight sums in 16 registers */
+#endif
 
 /* Ratios that are tried without feedback: FIRST … LAST in GRID steps. */
 #define GRID 11u
@@ -36,24 +41,11 @@ struct search {
 	uint8_t better[TOKENS]; /* 0xff where the last trial won */
 };
 
-QMK_CLONES
-void qmk_cpu_quantise_base(const struct qmk_cpu_plane *plane, float base[TOKENS]);
-QMK_CLONES
-void qmk_cpu_quantise_begin(const struct search *search, struct trial *trial);
-QMK_CLONES
-void qmk_cpu_quantise_keep(const struct qmk_cpu_plane *plane, const struct trial *trial,
-			   struct search *search);
-QMK_CLONES
-void qmk_cpu_quantise_plain(const struct qmk_cpu_plane *plane, struct trial *trial);
-QMK_CLONES
-void qmk_cpu_quantise_feedback(const struct qmk_cpu_plane *plane, struct trial *trial);
-
 /*
  * The scale that ratio 1 stands for: 4 bits, the one that just covers the
  * largest magnitude; 2 bits, the root mean square.
  */
-QMK_CLONES
-void qmk_cpu_quantise_base(const struct qmk_cpu_plane *plane, float base[TOKENS])
+static void base_scales(const struct qmk_cpu_plane *plane, float base[TOKENS])
 {
 	float largest[TOKENS] = {0}, squares[TOKENS] = {0};
 
@@ -73,8 +65,7 @@ void qmk_cpu_quantise_base(const struct qmk_cpu_plane *plane, float base[TOKENS]
 }
 
 /* Codes are chosen with the scale as it is stored, so it is rounded to fp16 first. */
-QMK_CLONES
-void qmk_cpu_quantise_begin(const struct search *search, struct trial *trial)
+static void begin_trial(const struct search *search, struct trial *trial)
 {
 	for (unsigned t = 0; t < TOKENS; t++) {
 		float wanted = search->base[t] * trial->ratio[t];
@@ -88,9 +79,8 @@ void qmk_cpu_quantise_begin(const struct search *search, struct trial *trial)
 }
 
 /* Takes over scales and codes of the tokens for which the trial left less error. */
-QMK_CLONES
-void qmk_cpu_quantise_keep(const struct qmk_cpu_plane *plane, const struct trial *trial,
-			   struct search *search)
+static void keep_better(const struct qmk_cpu_plane *plane, const struct trial *trial,
+			struct search *search)
 {
 	const uint8_t *restrict better = search->better;
 
@@ -135,8 +125,7 @@ QMK_INLINE void round_row(const struct qmk_cpu_plane *plane, uint32_t i,
 	}
 }
 
-QMK_CLONES
-void qmk_cpu_quantise_plain(const struct qmk_cpu_plane *plane, struct trial *trial)
+static void round_plain(const struct qmk_cpu_plane *plane, struct trial *trial)
 {
 	for (uint32_t i = 0; i < plane->dim; i++)
 		round_row(plane, i, plane->values + (size_t)i * TOKENS, trial);
@@ -144,33 +133,39 @@ void qmk_cpu_quantise_plain(const struct qmk_cpu_plane *plane, struct trial *tri
 
 /*
  * Targets of ROWS coordinates as far as the first `known` coordinates' errors go:
- * a product of ROWS rows of A with errors [known][64].
+ * a product of ROWS rows of A with errors [known][64], SPAN vectors of tokens at a
+ * time, so that the sums stay in registers.
  */
 QMK_INLINE void targets_of_rows(const struct qmk_cpu_plane *plane, uint32_t first, uint32_t known,
 				float *target)
 {
-	const float *feedback = plane->feedback + (size_t)first * plane->dim;
-	qmk_vector sum[ROWS][VECTORS], error[VECTORS];
+	const size_t dim = plane->dim;
 
-	for (unsigned r = 0; r < ROWS; r++)
-		for (unsigned v = 0; v < VECTORS; v++)
-			qmk_vector_load(&sum[r][v], plane->values + (size_t)(first + r) * TOKENS +
-							    v * QMK_LANES);
-	for (uint32_t j = 0; j < known; j++) {
-		for (unsigned v = 0; v < VECTORS; v++)
-			qmk_vector_load(&error[v],
-					plane->errors + (size_t)j * TOKENS + v * QMK_LANES);
+	for (unsigned token = 0; token < TOKENS; token += SPAN * QMK_LANES) {
+		const float *row = plane->feedback + first * dim, *stop = row + known;
+		const float *errors = plane->errors + token;
+		qmk_vector sum[ROWS][SPAN], error[SPAN];
+
 		for (unsigned r = 0; r < ROWS; r++)
-			for (unsigned v = 0; v < VECTORS; v++)
-				sum[r][v] += feedback[(size_t)r * plane->dim + j] * error[v];
+			for (unsigned v = 0; v < SPAN; v++)
+				qmk_vector_load(&sum[r][v], plane->values +
+								    (size_t)(first + r) * TOKENS +
+								    token + v * QMK_LANES);
+		for (; row < stop; row++, errors += TOKENS) {
+			for (unsigned v = 0; v < SPAN; v++)
+				qmk_vector_load(&error[v], errors + v * QMK_LANES);
+			for (unsigned r = 0; r < ROWS; r++)
+				for (unsigned v = 0; v < SPAN; v++)
+					sum[r][v] += row[r * dim] * error[v];
+		}
+		for (unsigned r = 0; r < ROWS; r++)
+			for (unsigned v = 0; v < SPAN; v++)
+				qmk_vector_store(target + r * TOKENS + token + v * QMK_LANES,
+						 &sum[r][v]);
 	}
-	for (unsigned r = 0; r < ROWS; r++)
-		for (unsigned v = 0; v < VECTORS; v++)
-			qmk_vector_store(target + r * TOKENS + v * QMK_LANES, &sum[r][v]);
 }
 
-QMK_CLONES
-void qmk_cpu_quantise_feedback(const struct qmk_cpu_plane *plane, struct trial *trial)
+static void round_feedback(const struct qmk_cpu_plane *plane, struct trial *trial)
 {
 	float target[BLOCK * TOKENS] __attribute__((aligned(64)));
 
@@ -195,12 +190,12 @@ void qmk_cpu_quantise_feedback(const struct qmk_cpu_plane *plane, struct trial *
 static void try_ratios(const struct qmk_cpu_plane *plane, struct trial *trial,
 		       struct search *search)
 {
-	qmk_cpu_quantise_begin(search, trial);
+	begin_trial(search, trial);
 	if (plane->feedback)
-		qmk_cpu_quantise_feedback(plane, trial);
+		round_feedback(plane, trial);
 	else
-		qmk_cpu_quantise_plain(plane, trial);
-	qmk_cpu_quantise_keep(plane, trial, search);
+		round_plain(plane, trial);
+	keep_better(plane, trial, search);
 }
 
 /* Tries center + step for every token. */
@@ -272,7 +267,7 @@ void qmk_cpu_quantise(const struct qmk_cpu_plane *plane)
 		search.error[t] = FLT_MAX;
 		search.ratio[t] = search.scale[t] = 0;
 	}
-	qmk_cpu_quantise_base(plane, search.base);
+	base_scales(plane, search.base);
 	if (plane->feedback)
 		search_walk(plane, plane->bits == 4 ? 0.88f : 1.4f, step, &search);
 	else

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 #include "kernels/cpu/quantise_paper.h"
 
-#include "kernels/cpu/target.h"
 #include "kernels/numeric.h"
 
 #define TOKENS QMK_PAGE_TOKENS
@@ -20,17 +21,12 @@ static inline float clip(float value)
 	return low < LEVELS ? low : LEVELS;
 }
 
-QMK_CLONES
-void qmk_cpu_paper_group(const float *values, uint32_t dim, uint8_t *codes, float scale[TOKENS],
-			 uint8_t zero[TOKENS]);
-
 /*
  * One group of 64 tokens. The bounds of clip are whole numbers, so clipping before
  * rounding gives the same as after it, and never converts what does not fit.
  */
-QMK_CLONES
-void qmk_cpu_paper_group(const float *values, uint32_t dim, uint8_t *codes, float scale[TOKENS],
-			 uint8_t zero[TOKENS])
+static void quantise_group(const float *values, uint32_t dim, uint8_t *codes, float scale[TOKENS],
+			   uint8_t zero[TOKENS])
 {
 	float low[TOKENS], high[TOKENS], offset[TOKENS];
 
@@ -71,8 +67,7 @@ void qmk_cpu_paper_quantise_content(const struct qmk_cpu_paper_page *page)
 		uint8_t zero[TOKENS];
 		float scale[TOKENS];
 
-		qmk_cpu_paper_group(page->values + at, QMK_PAPER_GROUP, page->codes + at, scale,
-				    zero);
+		quantise_group(page->values + at, QMK_PAPER_GROUP, page->codes + at, scale, zero);
 		for (unsigned t = 0; t < TOKENS; t++) {
 			uint8_t *record = page->records + (size_t)t * layout->record_bytes;
 
@@ -92,7 +87,7 @@ void qmk_cpu_paper_quantise_rope(const struct qmk_cpu_paper_page *page)
 		uint8_t zero[TOKENS];
 		float scale[TOKENS];
 
-		qmk_cpu_paper_group(page->values + at, group, page->codes + at, scale, zero);
+		quantise_group(page->values + at, group, page->codes + at, scale, zero);
 		for (unsigned t = 0; t < TOKENS; t++) {
 			uint8_t *record = page->records + (size_t)t * layout->record_bytes;
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/variant.h"
+
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -49,17 +51,17 @@ qmla_status_t qmk_cpu_unpack(const struct qmk_unpack_args *args)
 	if (args && args->pages == 0)
 		return QMLA_OK;
 	if (!layout || !args->slots || !args->content || !args->rope)
-		return qmk_cpu_reject("unpack", "an argument is missing");
+		return qmk_check_reject("unpack", "an argument is missing");
 	if (args->layer >= layout->layers)
-		return qmk_cpu_reject("unpack", "the layer is outside the layout");
+		return qmk_check_reject("unpack", "the layer is outside the layout");
 	if (args->dtype != QMK_F32 && args->dtype != QMK_BF16)
-		return qmk_cpu_reject("unpack", "unknown element type");
+		return qmk_check_reject("unpack", "unknown element type");
 	if (args->content_stride < layout->content_dim || args->rope_stride < layout->rope_dim)
-		return qmk_cpu_reject("unpack", "a row stride is shorter than a row");
-	if (!qmk_cpu_pool_valid("unpack", layout, &args->pool))
+		return qmk_check_reject("unpack", "a row stride is shorter than a row");
+	if (!qmk_check_pool("unpack", layout, &args->pool))
 		return QMLA_ERR_INVALID_ARGUMENT;
 	for (uint32_t n = 0; n < args->pages; n++)
-		unpack_page(args, qmk_cpu_constants(layout, args->constants),
+		unpack_page(args, qmk_check_constants(layout, args->constants),
 			    qmk_cpu_page(layout, &args->pool, args->slots[n], args->layer),
 			    (size_t)n * QMK_PAGE_TOKENS);
 	return QMLA_OK;

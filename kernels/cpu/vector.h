@@ -1,57 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Sixteen floats as one value (GCC and clang vector extension): one AVX-512
- * register, two of AVX, four of SSE. Passed by pointer, so that no calling
- * convention depends on the target.
+ * QMK_LANES floats as one value, a register of the instruction set in use (vector
+ * extension of GCC and clang). Passed by pointer, so that no calling convention
+ * depends on it.
  */
 #ifndef QMK_CPU_VECTOR_H
 #define QMK_CPU_VECTOR_H
 
 #include <stdint.h>
-#include <string.h>
 
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define QMK_LANES 16u
+#elif defined(__AVX2__)
+#define QMK_LANES 8u
+#else
+#define QMK_LANES 4u
+#endif
 
 #define QMK_INLINE static inline __attribute__((always_inline))
 
-typedef float qmk_vector __attribute__((vector_size(64)));
-typedef int32_t qmk_integers __attribute__((vector_size(64)));
-typedef uint32_t qmk_words __attribute__((vector_size(64)));
-typedef uint16_t qmk_halves __attribute__((vector_size(32)));
-typedef uint8_t qmk_octets __attribute__((vector_size(16)));
+typedef float qmk_vector __attribute__((vector_size(QMK_LANES * 4)));
+typedef int32_t qmk_integers __attribute__((vector_size(QMK_LANES * 4)));
+typedef uint32_t qmk_words __attribute__((vector_size(QMK_LANES * 4)));
+typedef uint16_t qmk_halves __attribute__((vector_size(QMK_LANES * 2)));
+typedef uint8_t qmk_octets __attribute__((vector_size(QMK_LANES)));
+
+/*
+ * The same at any address. Not memcpy: GCC 12 copies 32 bytes in two halves, through
+ * memory where the target is an array element, and the reload then waits for both.
+ */
+typedef qmk_vector qmk_vector_anywhere __attribute__((aligned(4), may_alias));
+typedef qmk_words qmk_words_anywhere __attribute__((aligned(2), may_alias));
+typedef qmk_halves qmk_halves_anywhere __attribute__((aligned(2), may_alias));
+typedef qmk_octets qmk_octets_anywhere __attribute__((aligned(1), may_alias));
 
 QMK_INLINE void qmk_vector_load(qmk_vector *vector, const float *from)
 {
-	memcpy(vector, from, sizeof(*vector));
+	*vector = *(const qmk_vector_anywhere *)from;
 }
 
 QMK_INLINE void qmk_vector_store(float *to, const qmk_vector *vector)
 {
-	memcpy(to, vector, sizeof(*vector));
+	*(qmk_vector_anywhere *)to = *vector;
 }
 
-/** Sixteen BF16 values. */
+/** BF16 values. */
 QMK_INLINE void qmk_vector_load_bf16(qmk_vector *vector, const uint16_t *from)
 {
-	qmk_halves halves;
-	qmk_words words;
+	const qmk_halves halves = *(const qmk_halves_anywhere *)from;
 
-	memcpy(&halves, from, sizeof(halves));
-	words = __builtin_convertvector(halves, qmk_words) << 16;
-	memcpy(vector, &words, sizeof(*vector));
+	*vector = (qmk_vector)(__builtin_convertvector(halves, qmk_words) << 16);
 }
 
-/** Sixteen pairs of BF16 values apart: a word's low half is the even one. */
+/** Pairs of BF16 values apart: a word's low half is the even one. */
 QMK_INLINE void qmk_vector_load_bf16_pairs(qmk_vector *even, qmk_vector *odd, const uint16_t *from)
 {
-	qmk_words words, low;
+	const qmk_words words = *(const qmk_words_anywhere *)from;
 
-	memcpy(&words, from, sizeof(words));
-	low = words << 16;
-	words &= 0xffff0000u;
-	memcpy(even, &low, sizeof(*even));
-	memcpy(odd, &words, sizeof(*odd));
+	*even = (qmk_vector)(words << 16);
+	*odd = (qmk_vector)(words & 0xffff0000u);
 }
 
 #endif /* QMK_CPU_VECTOR_H */

@@ -82,6 +82,19 @@ static __device__ __forceinline__ void wgmma_u8(int (&d)[16], const uint32_t (&a
 		     : A4(a), "l"(b), "r"(add));
 }
 
+static __device__ __forceinline__ void wgmma_u8(int (&d)[32], const uint32_t (&a)[4], uint64_t b,
+						int add)
+{
+	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+		     "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 "
+		     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+		     "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+		     "{%32,%33,%34,%35}, %36, p;\n}\n"
+		     : I4(d, 0), I4(d, 4), I4(d, 8), I4(d, 12), I4(d, 16), I4(d, 20), I4(d, 24),
+		       I4(d, 28)
+		     : A4(a), "l"(b), "r"(add));
+}
+
 #undef D4
 #undef I4
 #undef A4

@@ -3,7 +3,7 @@
  * @file
  * Speed of the CPU kernels on one core, one JSON line a case, each beside a limit
  * measured in the same run: the rate of memcpy, or of fused multiply-adds that
- * stay in registers. Usage: bench_kernels [filter]
+ * stay in registers. Usage: bench_kernels [filter [cpu-base|cpu-avx2|cpu-avx512]]
  */
 #include <inttypes.h>
 #include <math.h>
@@ -13,14 +13,16 @@
 #include <time.h>
 
 #include "kernels/block.h"
-#include "kernels/cpu/target.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/dispatch.h"
 #include "kernels/ops.h"
 
 #define CONTENT 512u
 #define ROPE    64u
 #define HEADS   8u
 #define SECONDS 0.25 /* each case runs at least so long */
+
+static const char *filter = "";
+static const struct qmk_cpu_table *table; /* the variant under test */
 
 static double now(void)
 {
@@ -77,14 +79,13 @@ static double seconds_of(void (*run)(void *), void *context)
 	return best;
 }
 
-static const char *filter = "";
-
 static void report(const char *name, double value, const char *unit, double limit,
 		   const char *limit_name, double share)
 {
-	printf("{\"bench\":\"kernels\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\","
+	printf("{\"bench\":\"kernels\",\"cpu\":\"%s\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%"
+	       "s\","
 	       "\"limit\":%.4g,\"limit_is\":\"%s\",\"share\":%.3f}\n",
-	       name, value, unit, limit, limit_name, share);
+	       table->ops.name, name, value, unit, limit, limit_name, share);
 	fflush(stdout);
 }
 
@@ -103,26 +104,47 @@ static void run_copy(void *context)
 	__asm__ volatile("" ::"r"(copy->to) : "memory");
 }
 
-QMK_CLONES
-void bench_multiply_add(qmk_vector sum[16], float factor, uint32_t rounds);
+/* Sixteen independent sums of one register each: more than latency needs, no memory. */
+#define DEFINE_MULTIPLY_ADD(name, bytes, storage)                                                  \
+	typedef float name##_vector __attribute__((vector_size(bytes)));                           \
+	storage void name(float *memory, float factor, uint32_t rounds)                            \
+	{                                                                                          \
+		name##_vector sum[SUMS];                                                           \
+                                                                                                   \
+		memcpy(sum, memory, sizeof(sum));                                                  \
+		for (uint32_t i = 0; i < rounds; i++)                                              \
+			for (unsigned k = 0; k < SUMS; k++)                                        \
+				sum[k] = sum[k] * factor + factor;                                 \
+		memcpy(memory, sum, sizeof(sum));                                                  \
+	}
 
-QMK_CLONES
-void bench_multiply_add(qmk_vector sum[16], float factor, uint32_t rounds)
-{
-	qmk_vector kept[16];
-
-	memcpy(kept, sum, sizeof(kept));
-	for (uint32_t i = 0; i < rounds; i++)
-		for (unsigned k = 0; k < 16; k++)
-			kept[k] = kept[k] * factor + factor;
-	memcpy(sum, kept, sizeof(kept));
-}
+#define SUMS 12
+DEFINE_MULTIPLY_ADD(multiply_add_base, 16, static)
+#if defined(__x86_64__)
+DEFINE_MULTIPLY_ADD(multiply_add_avx2, 32, __attribute__((target("avx2,fma"))) static)
+DEFINE_MULTIPLY_ADD(multiply_add_avx512, 64, __attribute__((target("avx2,fma,avx512f"))) static)
+#endif
 
 #define MULTIPLY_ROUNDS 100000u
 
 static void run_multiply_add(void *context)
 {
-	bench_multiply_add(context, 0.5f, MULTIPLY_ROUNDS);
+#if defined(__x86_64__)
+	if (strcmp(table->ops.name, "cpu-avx512") == 0)
+		multiply_add_avx512(context, 0.5f, MULTIPLY_ROUNDS);
+	else if (strcmp(table->ops.name, "cpu-avx2") == 0)
+		multiply_add_avx2(context, 0.5f, MULTIPLY_ROUNDS);
+	else
+#endif
+		multiply_add_base(context, 0.5f, MULTIPLY_ROUNDS);
+}
+
+/* Floats of one register of the variant under test. */
+static unsigned lanes(void)
+{
+	if (strcmp(table->ops.name, "cpu-avx512") == 0)
+		return 16;
+	return strcmp(table->ops.name, "cpu-avx2") == 0 ? 8 : 4;
 }
 
 static double copy_rate;     /* bytes a second */
@@ -131,15 +153,16 @@ static double multiply_rate; /* multiply-adds a second */
 static void measure_limits(void)
 {
 	struct copy copy = {.bytes = 256u << 20};
-	qmk_vector *sum = allocate(16 * sizeof(*sum));
+	float *sum = allocate(SUMS * 16 * sizeof(*sum));
 
 	copy.from = allocate(copy.bytes);
 	copy.to = allocate(copy.bytes);
 	memset(copy.from, 1, copy.bytes);
 	memset(copy.to, 2, copy.bytes);
-	memset(sum, 0, 16 * sizeof(*sum));
+	memset(sum, 0, SUMS * 16 * sizeof(*sum));
 	copy_rate = (double)copy.bytes / seconds_of(run_copy, &copy);
-	multiply_rate = 16.0 * QMK_LANES * MULTIPLY_ROUNDS / seconds_of(run_multiply_add, sum);
+	multiply_rate =
+		(double)SUMS * lanes() * MULTIPLY_ROUNDS / seconds_of(run_multiply_add, sum);
 	report("memcpy", copy_rate * 1e-9, "GB/s", copy_rate * 1e-9, "itself", 1);
 	report("multiply_add", multiply_rate * 1e-9, "GMAC/s", multiply_rate * 1e-9, "itself", 1);
 	free(copy.from);
@@ -185,7 +208,7 @@ static void pages_init(struct pages *pages, enum qmk_format format, uint32_t blo
 		.rope_stride = ROPE,
 		.dtype = QMK_F32,
 	};
-	pages->workspace = allocate(qmk_cpu_ops.pack_workspace(&pages->pack));
+	pages->workspace = allocate(table->ops.pack_workspace(&pages->pack));
 	pages->pack.workspace = pages->workspace;
 }
 
@@ -218,7 +241,7 @@ static void fill_pool(struct pages *pages)
 	for (uint32_t i = 0; i < pages->blocks; i++) {
 		pages->pack.slots = pages->slots + i;
 		pages->content[i % (64 * CONTENT)] = random_float();
-		(void)qmk_cpu_ops.pack(&pages->pack);
+		(void)table->ops.pack(&pages->pack);
 	}
 	pages->pack.slots = pages->slots;
 }
@@ -227,7 +250,7 @@ static void run_pack(void *context)
 {
 	struct pages *pages = context;
 
-	if (qmk_cpu_ops.pack(&pages->pack) != QMLA_OK)
+	if (table->ops.pack(&pages->pack) != QMLA_OK)
 		exit(1);
 }
 
@@ -260,7 +283,7 @@ static void run_unpack(void *context)
 {
 	struct unpack_case *self = context;
 
-	if (qmk_cpu_ops.unpack(&self->args) != QMLA_OK)
+	if (table->ops.unpack(&self->args) != QMLA_OK)
 		exit(1);
 }
 
@@ -299,9 +322,9 @@ static void run_checksum(void *context)
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < pages->blocks; i++)
-		sum ^= qmk_page_checksum((uint8_t *)pages->pool.base + i * pages->pool.stride +
-						 pages->layout.header_bytes,
-					 pages->layout.page_bytes);
+		sum ^= table->page_checksum((uint8_t *)pages->pool.base + i * pages->pool.stride +
+						    pages->layout.header_bytes,
+					    pages->layout.page_bytes);
 	__asm__ volatile("" ::"r"(sum));
 }
 
@@ -331,7 +354,7 @@ static void run_attend(void *context)
 {
 	struct attend_case *self = context;
 
-	if (qmk_cpu_ops.attend(&self->args) != QMLA_OK)
+	if (table->ops.attend(&self->args) != QMLA_OK)
 		exit(1);
 }
 
@@ -370,7 +393,7 @@ static void attend_init(struct attend_case *self, enum qmk_format format, uint32
 		.scale = 0.07f,
 		.output = random_floats(rows * CONTENT),
 	};
-	self->args.workspace_bytes = qmk_cpu_ops.attend_workspace(&self->args);
+	self->args.workspace_bytes = table->ops.attend_workspace(&self->args);
 	self->args.workspace = allocate(self->args.workspace_bytes);
 }
 
@@ -408,6 +431,16 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		filter = argv[1];
+	table = qmk_cpu_best();
+	for (unsigned i = 0; argc > 2; i++) {
+		table = qmk_cpu_variant(i);
+		if (!table) {
+			fprintf(stderr, "bench_kernels: this processor has no %s\n", argv[2]);
+			return 1;
+		}
+		if (strcmp(table->ops.name, argv[2]) == 0)
+			break;
+	}
 	measure_limits();
 	bench_checksum(32, "checksum_cached");
 	bench_checksum(8192, "checksum_memory");

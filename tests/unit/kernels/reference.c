@@ -10,6 +10,24 @@
 
 #include <cmocka.h>
 
+#include "kernels/cpu/dispatch.h"
+
+const struct qmk_ops *ref_ops = &qmk_cpu_ops;
+
+int ref_run_variants(int (*run)(const char *name))
+{
+	const struct qmk_cpu_table *table;
+	int failed = 0;
+
+	/* The best one under its public name, the others under their own. */
+	failed += run(ref_ops->name);
+	for (unsigned i = 1; (table = qmk_cpu_variant(i)); i++) {
+		ref_ops = &table->ops;
+		failed += run(ref_ops->name);
+	}
+	return failed;
+}
+
 #define GUARD_BYTES 256u
 #define GUARD_VALUE 0xA5u
 

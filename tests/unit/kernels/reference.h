@@ -14,6 +14,15 @@
 
 #include "kernels/ops.h"
 
+/** The table under test; ref_run_variants sets it. */
+extern const struct qmk_ops *ref_ops;
+
+/**
+ * Calls @p run for the CPU table and for each of its variants that this processor
+ * runs, with the name to report; returns the sum of what it returned.
+ */
+int ref_run_variants(int (*run)(const char *name));
+
 /* Random numbers: splitmix64. */
 struct ref_random {
 	uint64_t state;

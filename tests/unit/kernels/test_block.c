@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "kernels/block.h"
+#include "kernels/cpu/dispatch.h"
 #include "reference.h"
 
 static const struct qmk_block_info info = {
@@ -266,10 +267,15 @@ static void test_page_checksum_tree(void **state)
 	for (unsigned i = 0; i < 64 * 128; i++)
 		page[i] = (uint8_t)ref_random_next(&random);
 	for (unsigned chunks = 0; chunks <= 64; chunks++) {
+		uint64_t wanted;
+		const struct qmk_cpu_table *table;
+
 		for (unsigned c = 0; c < chunks; c++)
 			digests[c] = XXH64(page + 128 * c, 128, c);
-		assert_int_equal(qmk_page_checksum(page, 128 * chunks),
-				 XXH64(digests, 8 * chunks, 0));
+		wanted = XXH64(digests, 8 * chunks, 0);
+		assert_int_equal(qmk_page_checksum(page, 128 * chunks), wanted);
+		for (unsigned i = 0; (table = qmk_cpu_variant(i)); i++)
+			assert_int_equal(table->page_checksum(page, 128 * chunks), wanted);
 	}
 	ref_free(page);
 }

@@ -65,7 +65,7 @@ static void test_weights_by_lse(void **state)
 	struct qmk_merge_args args = merge_args();
 
 	(void)state;
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_OK);
+	assert_int_equal(ref_ops->merge(&args), QMLA_OK);
 	for (unsigned r = 0; r < ROWS; r++)
 		check_row(r);
 }
@@ -82,7 +82,7 @@ static void test_empty_parts_are_left_out(void **state)
 	for (unsigned p = 0; p < PARTS; p++)
 		lses[p][3] = -INFINITY;
 	outputs[1][3][0] = NAN;
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_OK);
+	assert_int_equal(ref_ops->merge(&args), QMLA_OK);
 	for (unsigned r = 0; r < 3; r++)
 		check_row(r);
 	assert_true(output_lse[3] == -INFINITY);
@@ -99,7 +99,7 @@ static void test_huge_lse(void **state)
 	lses[0][0] = 5000;
 	lses[1][0] = 5001;
 	lses[2][0] = -5000;
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_OK);
+	assert_int_equal(ref_ops->merge(&args), QMLA_OK);
 	for (unsigned k = 0; k < DIM; k++)
 		assert_true(fabs((double)output[0][k] - ((double)outputs[0][0][k] / 3 +
 							 (double)outputs[1][0][k] * 2 / 3)) < 1e-6);
@@ -113,7 +113,7 @@ static void test_single_part_is_itself(void **state)
 	(void)state;
 	args.parts = 1;
 	args.output_lse = NULL;
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_OK);
+	assert_int_equal(ref_ops->merge(&args), QMLA_OK);
 	assert_memory_equal(output, outputs[0], sizeof(output));
 	assert_true(isnan(output_lse[0]));
 }
@@ -124,22 +124,22 @@ static void test_refusals(void **state)
 
 	(void)state;
 	args.outputs = NULL;
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(ref_ops->merge(&args), QMLA_ERR_INVALID_ARGUMENT);
 	args = merge_args();
 	args.lse = NULL;
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(ref_ops->merge(&args), QMLA_ERR_INVALID_ARGUMENT);
 	args = merge_args();
 	args.output = NULL;
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(ref_ops->merge(&args), QMLA_ERR_INVALID_ARGUMENT);
 	args = merge_args();
 	args.content_dim = 0;
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_ERR_INVALID_ARGUMENT);
-	assert_int_equal(qmk_cpu_ops.merge(NULL), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(ref_ops->merge(&args), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(ref_ops->merge(NULL), QMLA_ERR_INVALID_ARGUMENT);
 	args = (struct qmk_merge_args){.rows = 0};
-	assert_int_equal(qmk_cpu_ops.merge(&args), QMLA_OK);
+	assert_int_equal(ref_ops->merge(&args), QMLA_OK);
 }
 
-int main(void)
+static int run_all(const char *variant)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_weights_by_lse, fill),
@@ -149,5 +149,10 @@ int main(void)
 		cmocka_unit_test_setup(test_refusals, fill),
 	};
 
-	return cmocka_run_group_tests_name("kernels/merge", tests, NULL, NULL);
+	return cmocka_run_group_tests_name(variant, tests, NULL, NULL);
+}
+
+int main(void)
+{
+	return ref_run_variants(run_all);
 }

@@ -59,7 +59,7 @@ static void bench_init(struct bench *bench, enum qmk_format format, uint32_t con
 		.rope_stride = rope,
 		.dtype = QMK_F32,
 	};
-	bench->args.workspace = ref_alloc(qmk_cpu_ops.pack_workspace(&bench->args), 0xff);
+	bench->args.workspace = ref_alloc(ref_ops->pack_workspace(&bench->args), 0xff);
 }
 
 static void bench_fini(struct bench *bench)
@@ -242,7 +242,7 @@ static void test_plain_rounding(void **state)
 
 		bench_init(&bench, shapes[s].format, shapes[s].content, shapes[s].rope, 2, s);
 		add_constants(&bench, s % 2, false);
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		for (uint32_t t = 0; t < 128; t += 7) {
 			for (unsigned rope = 0; rope < 2; rope++) {
 				read_vector(&bench, t / 64, t % 64, rope, vector);
@@ -267,7 +267,7 @@ static void test_feedback_rounding(void **state)
 
 		bench_init(&bench, shapes[s].format, shapes[s].content, shapes[s].rope, 1, 50 + s);
 		add_constants(&bench, true, true);
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		for (uint32_t t = 0; t < 64; t += 5) {
 			read_vector(&bench, 0, t, false, vector);
 			assert_codes_follow(vector, bench.content_feedback);
@@ -278,7 +278,7 @@ static void test_feedback_rounding(void **state)
 			with[1] += weighted_error(vector, bench.rope_feedback, bench.rope_weight);
 		}
 		bench.constants.content_feedback = bench.constants.rope_feedback = NULL;
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		for (uint32_t t = 0; t < 64; t += 5) {
 			for (unsigned rope = 0; rope < 2; rope++) {
 				read_vector(&bench, 0, t, rope, vector);
@@ -336,7 +336,7 @@ static void test_walk_is_as_good_as_the_grid(void **state)
 
 		bench_init(&bench, shapes[s].format, shapes[s].content, shapes[s].rope, 1, 70 + s);
 		add_constants(&bench, false, true);
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		for (uint32_t t = 0; t < 64; t++) {
 			read_vector(&bench, 0, t, false, vector);
 			found += weighted_error(vector, bench.content_feedback,
@@ -362,7 +362,7 @@ static void test_bytes_do_not_depend_on_the_batch(void **state)
 		add_constants(&bench, true, true);
 		page_bytes = bench.layout.page_bytes;
 		kept = ref_alloc((size_t)MAX_PAGES * page_bytes, 0);
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		for (uint32_t n = 0; n < MAX_PAGES; n++)
 			memcpy(kept + (size_t)n * page_bytes, page_of(&bench, n), page_bytes);
 		for (uint32_t n = MAX_PAGES; n-- > 0;) {
@@ -371,7 +371,7 @@ static void test_bytes_do_not_depend_on_the_batch(void **state)
 			bench.args.slots = &bench.slots[n];
 			bench.args.content = bench.content + (size_t)n * 64 * 128;
 			bench.args.rope = bench.rope + (size_t)n * 64 * 64;
-			assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+			assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 			assert_memory_equal(kept + (size_t)n * page_bytes, page_of(&bench, n),
 					    page_bytes);
 		}
@@ -399,13 +399,13 @@ static void test_strides_and_types(void **state)
 			joint[i / 64 * 200 + 128 + i % 64] = ref_to_bfloat((double)bench.rope[i]);
 			bench.rope[i] = (float)ref_bfloat(joint[i / 64 * 200 + 128 + i % 64]);
 		}
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		bench.args.dtype = QMK_BF16;
 		bench.args.content = joint;
 		bench.args.rope = joint + 128;
 		bench.args.content_stride = bench.args.rope_stride = 200;
 		bench.args.pool.base = first;
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		/* Byte for byte, the untouched 0x5a around the pages included. */
 		assert_memory_equal(first, bench.pool, 3 * bench.layout.block_bytes);
 		for (uint64_t i = 0; i < bench.layout.block_bytes; i++)
@@ -439,7 +439,7 @@ static void test_zero_vectors(void **state)
 			/* So small that the scale is zero in fp16, too. */
 			for (unsigned k = 0; k < 128; k++)
 				bench.content[10 * 128 + k] = 1e-12f * (float)k;
-			assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+			assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 			ref_page_token(&bench.layout, page_of(&bench, 0), 9, content, rope);
 			for (unsigned k = 0; k < 128; k++)
 				assert_true(content[k] == 0);
@@ -471,15 +471,15 @@ static void test_values_that_are_no_numbers(void **state)
 		kept = ref_alloc(bench.layout.page_bytes, 0);
 		for (unsigned i = 0; i < 8; i++)
 			bench.content[20 * 64 + 3 * i] = bench.rope[21 * 64 + 5 * i] = tame[i];
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		memcpy(kept, page_of(&bench, 0), bench.layout.page_bytes);
 		for (unsigned i = 0; i < 8; i++)
 			bench.content[20 * 64 + 3 * i] = bench.rope[21 * 64 + 5 * i] = strange[i];
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		assert_memory_equal(kept, page_of(&bench, 0), bench.layout.page_bytes);
 		for (unsigned k = 0; k < 64; k++)
 			bench.content[20 * 64 + k] = bench.rope[21 * 64 + k] = strange[k % 8];
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		for (uint32_t t = 0; t < 64; t++) {
 			double content[64], rope[64], before[64], rope_before[64];
 
@@ -512,7 +512,7 @@ static void test_absurd_constants(void **state)
 		bench.content_feedback[40 * 64 + 3] = values[v];
 		bench.rope_weight[5] = values[v];
 		bench.rope_mean[1] = values[v];
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		for (uint32_t t = 0; t < 64; t++) {
 			double content[64], rope[32];
 
@@ -601,7 +601,7 @@ static void test_paper_quantiser(void **state)
 			bench.content[3 * contents[s] + k] = -8 + (float)(k % 16); /* ties */
 			bench.content[4 * contents[s] + k] = -100 - (float)k;
 		}
-		assert_int_equal(qmk_cpu_ops.pack(&bench.args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&bench.args), QMLA_OK);
 		for (uint32_t t = 0; t < 64; t++)
 			check_paper_token(&bench, t);
 		bench_fini(&bench);
@@ -619,7 +619,7 @@ static void test_refusals(void **state)
 	do {                                                                                       \
 		args = bench.args;                                                                 \
 		change;                                                                            \
-		assert_int_equal(qmk_cpu_ops.pack(&args), QMLA_ERR_INVALID_ARGUMENT);              \
+		assert_int_equal(ref_ops->pack(&args), QMLA_ERR_INVALID_ARGUMENT);                 \
 	} while (0)
 	REFUSED(args.layout = NULL);
 	REFUSED(args.slots = NULL);
@@ -634,17 +634,17 @@ static void test_refusals(void **state)
 	REFUSED(args.pool.stride -= 128);
 	REFUSED(args.pool.stride += 64);
 #undef REFUSED
-	assert_int_equal(qmk_cpu_ops.pack(NULL), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(ref_ops->pack(NULL), QMLA_ERR_INVALID_ARGUMENT);
 	args = bench.args;
 	args.pages = 0;
 	args.slots = NULL;
-	assert_int_equal(qmk_cpu_ops.pack(&args), QMLA_OK);
+	assert_int_equal(ref_ops->pack(&args), QMLA_OK);
 	for (uint64_t i = 0; i < 2 * bench.layout.block_bytes; i++)
 		assert_int_equal(bench.pool[i], 0x5a);
 	bench_fini(&bench);
 }
 
-int main(void)
+static int run_all(const char *variant)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_plain_rounding),
@@ -659,5 +659,10 @@ int main(void)
 		cmocka_unit_test(test_refusals),
 	};
 
-	return cmocka_run_group_tests_name("kernels/pack", tests, NULL, NULL);
+	return cmocka_run_group_tests_name(variant, tests, NULL, NULL);
+}
+
+int main(void)
+{
+	return ref_run_variants(run_all);
 }

@@ -74,7 +74,7 @@ static void check_shape(const struct shape *shape, uint64_t seed)
 		.rope_stride = rope_stride,
 		.dtype = shape->dtype,
 	};
-	assert_int_equal(qmk_cpu_ops.unpack(&args), QMLA_OK);
+	assert_int_equal(ref_ops->unpack(&args), QMLA_OK);
 	for (uint32_t row = 0; row < PAGES * 64; row++) {
 		ref_page_token(&layout,
 			       pool + slots[row / 64] * layout.block_bytes +
@@ -142,12 +142,12 @@ static void test_refusals(void **state)
 					.rope = rope,
 					.content_stride = 64,
 					.rope_stride = 32};
-	assert_int_equal(qmk_cpu_ops.unpack(&good), QMLA_OK);
+	assert_int_equal(ref_ops->unpack(&good), QMLA_OK);
 #define REFUSED(change)                                                                            \
 	do {                                                                                       \
 		args = good;                                                                       \
 		change;                                                                            \
-		assert_int_equal(qmk_cpu_ops.unpack(&args), QMLA_ERR_INVALID_ARGUMENT);            \
+		assert_int_equal(ref_ops->unpack(&args), QMLA_ERR_INVALID_ARGUMENT);               \
 	} while (0)
 	REFUSED(args.layout = NULL);
 	REFUSED(args.slots = NULL);
@@ -160,16 +160,21 @@ static void test_refusals(void **state)
 	REFUSED(args.pool.base = NULL);
 	REFUSED(args.pool.stride = 128);
 #undef REFUSED
-	assert_int_equal(qmk_cpu_ops.unpack(NULL), QMLA_ERR_INVALID_ARGUMENT);
+	assert_int_equal(ref_ops->unpack(NULL), QMLA_ERR_INVALID_ARGUMENT);
 	ref_free(pool);
 }
 
-int main(void)
+static int run_all(const char *variant)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_matches_float64),
 		cmocka_unit_test(test_refusals),
 	};
 
-	return cmocka_run_group_tests_name("kernels/unpack", tests, NULL, NULL);
+	return cmocka_run_group_tests_name(variant, tests, NULL, NULL);
+}
+
+int main(void)
+{
+	return ref_run_variants(run_all);
 }

@@ -164,7 +164,7 @@ static void test_pages(void **state)
 		assert_int_equal(bytes, layout.page_bytes);
 		assert_int_equal(qmk_page_checksum(page, bytes), hex_number(item, "checksum"));
 		memcpy(block + layout.header_bytes, page, bytes);
-		assert_int_equal(qmk_cpu_ops.unpack(&args), QMLA_OK);
+		assert_int_equal(ref_ops->unpack(&args), QMLA_OK);
 		json_array_foreach(json_object_get(item, "float32_rows"), j, row)
 		{
 			uint32_t t = number(row, "token");
@@ -229,9 +229,9 @@ static void test_packed(void **state)
 			.rope_stride = layout.rope_dim,
 		};
 
-		args.workspace = ref_alloc(qmk_cpu_ops.pack_workspace(&args), 0);
+		args.workspace = ref_alloc(ref_ops->pack_workspace(&args), 0);
 		assert_row(item, "first_content", content, 4);
-		assert_int_equal(qmk_cpu_ops.pack(&args), QMLA_OK);
+		assert_int_equal(ref_ops->pack(&args), QMLA_OK);
 		assert_memory_equal(block + layout.header_bytes, page, bytes);
 		ref_free(args.workspace);
 		ref_free(page);
@@ -302,7 +302,7 @@ static void test_pattern_checksums(void **state)
 	json_decref(list);
 }
 
-int main(void)
+static int run_all(const char *variant)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_layouts), cmocka_unit_test(test_accounts),
@@ -310,5 +310,10 @@ int main(void)
 		cmocka_unit_test(test_blocks),  cmocka_unit_test(test_pattern_checksums),
 	};
 
-	return cmocka_run_group_tests_name("kernels/vectors", tests, NULL, NULL);
+	return cmocka_run_group_tests_name(variant, tests, NULL, NULL);
+}
+
+int main(void)
+{
+	return ref_run_variants(run_all);
 }
