@@ -17,6 +17,7 @@
 
 #define POOL_BYTES     (UINT64_C(128) << 20)
 #define DEPTH          64
+#define DEPTH_MAX      256
 #define ROUNDS_MAX     15
 #define OP_DEADLINE_NS (30 * QMC_NS_PER_S)
 #define LISTEN         "[::1]:0"
@@ -26,6 +27,7 @@ struct pools {
 	struct qmt_memory source;
 	uint8_t *destination;
 	uint64_t block_bytes, blocks; /* that fit into a pool */
+	uint32_t depth;
 };
 
 static qmla_status_t authorize(void *user, const struct qmt_access_request *request,
@@ -64,14 +66,15 @@ static void pools_fini(struct pools *pools)
 		close(pools->source.fd);
 }
 
-static qmla_status_t pools_init(struct pools *pools, uint64_t block_bytes)
+static qmla_status_t pools_init(struct pools *pools, uint64_t block_bytes, uint32_t depth)
 {
 	int fd = memfd_create("qmt-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	uint64_t *words;
 
 	*pools = (struct pools){.source = {.fd = fd, .bytes = POOL_BYTES},
 				.block_bytes = block_bytes,
-				.blocks = POOL_BYTES / block_bytes};
+				.blocks = POOL_BYTES / block_bytes,
+				.depth = depth};
 	if (fd >= 0 && ftruncate(fd, (off_t)POOL_BYTES) == 0) {
 		pools->source.base = map(fd);
 		pools->destination = map(-1);
@@ -152,14 +155,14 @@ static qmla_status_t post_block(struct fetcher *fetcher, const struct pools *poo
 	return fetcher->ops->endpoint_post(fetcher->endpoint, op);
 }
 
-/* Fetches @count blocks, DEPTH of them posted at any time. */
+/* Fetches @count blocks, `depth` of them posted at any time. */
 static qmla_status_t fetch(struct fetcher *fetcher, const struct pools *pools, uint64_t count)
 {
-	struct qmt_op list[DEPTH];
+	struct qmt_op list[DEPTH_MAX];
 	uint64_t posted = 0, done = 0;
 	qmla_status_t status = QMLA_OK;
 
-	while (status == QMLA_OK && posted < count && posted < DEPTH) {
+	while (status == QMLA_OK && posted < count && posted < pools->depth) {
 		status = post_block(fetcher, pools, posted, &list[posted]);
 		posted++;
 	}
@@ -354,21 +357,22 @@ qmla_status_t qmt_bench_fetch(const char *name, const struct qmt_bench_config *c
 	uint64_t total = config->total_bytes ? config->total_bytes : UINT64_C(1) << 30;
 	uint64_t block = config->block_bytes ? config->block_bytes : UINT64_C(1258291);
 	uint32_t rounds = config->rounds ? config->rounds : 3;
+	uint32_t depth = config->depth ? config->depth : DEPTH;
 	char directory[] = "/tmp/qmt-bench-XXXXXX";
 	struct fetcher fetcher;
 	struct pools pools;
 	qmla_status_t status;
 
-	if (block > POOL_BYTES || rounds > ROUNDS_MAX) {
-		qmc_error("bench", "blocks of at most %llu bytes and at most %d rounds, please",
-			  (unsigned long long)POOL_BYTES, ROUNDS_MAX);
+	if (block > POOL_BYTES || rounds > ROUNDS_MAX || depth > DEPTH_MAX) {
+		qmc_error("bench", "at most %llu bytes a block, %d rounds and %d reads at a time",
+			  (unsigned long long)POOL_BYTES, ROUNDS_MAX, DEPTH_MAX);
 		return QMLA_ERR_INVALID_ARGUMENT;
 	}
 	if (!mkdtemp(directory)) {
 		qmc_error("bench", "cannot make a directory in /tmp: %s", strerror(errno));
 		return qmc_status_from_errno(errno);
 	}
-	status = pools_init(&pools, block);
+	status = pools_init(&pools, block, depth);
 	if (status != QMLA_OK)
 		goto err_directory;
 	status = fetcher_init(&fetcher, name, directory, &pools);

@@ -14,6 +14,7 @@
 struct qmt_bench_config {
 	uint64_t total_bytes; /**< moved in one measurement; 0: 1 GiB */
 	uint64_t block_bytes; /**< of one read; 0: 1.2 MiB */
+	uint32_t depth;       /**< reads posted at any time, at most 256; 0: 64 */
 	uint32_t rounds;      /**< measurement and limit by turns, medians count; 0: 3 */
 };
 

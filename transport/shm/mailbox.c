@@ -16,6 +16,7 @@ void qmt_outbox_add(struct qmt_outbox *outbox, const struct qmt_wire_request *re
 	qmt_wire_request_encode(request, outbox->data + outbox->bytes);
 	outbox->bytes += QMT_WIRE_REQUEST_BYTES;
 	outbox->weight += moved;
+	outbox->requests += request->kind != QMT_WIRE_DONE;
 }
 
 bool qmt_outbox_is_due(const struct qmt_outbox *outbox)
@@ -31,7 +32,7 @@ enum qmt_packet_result qmt_outbox_send(struct qmt_outbox *outbox, int fd)
 		return QMT_PACKET_OK;
 	result = qmt_packet_send(fd, outbox->data, outbox->bytes, -1);
 	if (result == QMT_PACKET_OK)
-		outbox->bytes = outbox->weight = 0;
+		outbox->bytes = outbox->weight = outbox->requests = 0;
 	return result;
 }
 

@@ -14,6 +14,7 @@ struct qmt_outbox {
 	uint8_t data[QMT_PACKET_BYTES];
 	size_t bytes;
 	uint64_t weight; /**< bytes of data that moved for them */
+	size_t requests; /**< messages that ask for something */
 };
 
 /** How many more messages fit. */

@@ -86,13 +86,24 @@ static bool start_next(struct qmt_shm_endpoint *endpoint)
 	return true;
 }
 
+/*
+ * With half of the window's ops waiting to be sent, the server must hear of them
+ * now: it answers while the other half is being copied.
+ */
+static bool is_half_empty(const struct qmt_shm_endpoint *endpoint)
+{
+	uint64_t wire = endpoint->queue.tail - endpoint->queue.head;
+
+	return endpoint->outbox.requests > 0 && 2 * endpoint->outbox.requests >= wire;
+}
+
 bool qmt_shm_submit(struct qmt_shm_endpoint *endpoint, bool may_collect)
 {
 	while (endpoint->alive && start_next(endpoint)) {
 		if (qmt_outbox_is_due(&endpoint->outbox) && flush(endpoint))
 			return true;
 	}
-	if (qmt_outbox_is_due(&endpoint->outbox) || !may_collect)
+	if (qmt_outbox_is_due(&endpoint->outbox) || is_half_empty(endpoint) || !may_collect)
 		return flush(endpoint) || endpoint->announce;
 	return false;
 }
