@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "proto/accept_watch.h"
 #include "proto/rpc_runtime.h"
 
 /*
@@ -16,6 +17,8 @@ static void log_from_grpc(gpr_log_func_args *args)
 		qmc_warn_limited("rpc",
 				 "a TLS handshake failed (wrong or missing certificate?): %s",
 				 args->message);
+	else if (strstr(args->message, "Failed accept4"))
+		qmp_accept_watch_note(); /* its caller says what it does about it */
 	else
 		qmc_debug("grpc", "%s:%d %s", args->file, args->line, args->message);
 }

@@ -106,7 +106,7 @@ static size_t fill_table(struct qms_node_options *o, struct qmc_option table[OPT
 		TIME("drain-timeout", drain_timeout, 0, 24 * 3600 * SECOND, true,
 		     "how long leases and transfers may take to finish on SIGTERM [30s]*"),
 		TEXT("tls-ca", tls_ca, "FILE",
-		     "PEM of who signs clients; with it clients must show a certificate"),
+		     "PEM of who signs clients: each must show a certificate"),
 		TEXT("tls-certificate", tls_certificate, "FILE",
 		     "PEM of this node; turns TLS on for the control plane"),
 		TEXT("tls-key", tls_key, "FILE", "PEM key of the certificate"),
@@ -243,8 +243,9 @@ static bool check(const struct qms_node_options *o)
 			o->listen, o->data_listen ? o->data_listen : "");
 		return false;
 	}
-	if (!o->tls_certificate != !o->tls_key || (o->tls_ca && !o->tls_certificate)) {
-		fprintf(stderr, "qmla-node: TLS needs both --tls-certificate and --tls-key\n");
+	if (!o->tls_certificate != !o->tls_key || !o->tls_certificate != !o->tls_ca) {
+		fprintf(stderr,
+			"qmla-node: TLS needs all of --tls-ca, --tls-certificate and --tls-key\n");
 		return false;
 	}
 	if (o->pool_size / o->max_identities < 4096) {

@@ -89,12 +89,31 @@ static qmla_status_t start_store(struct qms_service *service,
 	return qms_store_create(&store, &service->store);
 }
 
+static void end_streams(void *user)
+{
+	struct qms_service *service = user;
+
+	qms_watch_streams_stop(service->streams);
+}
+
+static void allow_streams(void *user)
+{
+	struct qms_service *service = user;
+
+	qms_watch_hub_resume(qms_store_watch_hub(service->store));
+}
+
 static qmla_status_t start_rpc(struct qms_service *service, const struct qms_service_config *config)
 {
-	struct qmp_server_config rpc = {
-		.listen = config->listen,
-		.threads = config->rpc_threads,
-		.tls = config->tls,
+	struct qms_control_plane_config rpc = {
+		.server = {.listen = config->listen,
+			   .threads = config->rpc_threads,
+			   .tls = config->tls},
+		.services = service->services,
+		.count = qms_method_count,
+		.user = service,
+		.before_restart = end_streams,
+		.after_restart = allow_streams,
 	};
 
 	/* One service a method: its object tells the common handler which one it serves. */
@@ -103,7 +122,7 @@ static qmla_status_t start_rpc(struct qms_service *service, const struct qms_ser
 		service->services[i] =
 			(struct qmp_service){&qms_methods[i].rpc, 1, &service->bindings[i]};
 	}
-	return qmp_server_create(&rpc, service->services, qms_method_count, &service->rpc);
+	return qms_control_plane_create(&rpc, &service->rpc);
 }
 
 qmla_status_t qms_service_create(const struct qms_service_config *config,
@@ -140,7 +159,7 @@ void qms_service_destroy(struct qms_service *service, int64_t grace_ns)
 	/* Streams first: they would keep the server waiting. The store goes last, after
 	 * everything that calls into it. */
 	qms_watch_streams_stop(service->streams);
-	qmp_server_destroy(service->rpc, grace_ns);
+	qms_control_plane_destroy(service->rpc, grace_ns);
 	qms_watch_streams_destroy(service->streams);
 	qms_reaper_destroy(service->reaper);
 	qms_data_plane_destroy(service->data);
@@ -151,12 +170,13 @@ void qms_service_destroy(struct qms_service *service, int64_t grace_ns)
 void qms_service_set_ready(struct qms_service *service, bool ready)
 {
 	atomic_store_explicit(&service->ready, ready, memory_order_relaxed);
-	qmp_server_set_serving(service->rpc, ready);
+	qms_control_plane_set_serving(service->rpc, ready);
 }
 
 bool qms_service_ready(const struct qms_service *service)
 {
-	return atomic_load_explicit(&service->ready, memory_order_relaxed);
+	return atomic_load_explicit(&service->ready, memory_order_relaxed) &&
+	       qms_control_plane_listens(service->rpc);
 }
 
 void qms_service_drain(struct qms_service *service, qmc_time_t deadline)
@@ -182,7 +202,7 @@ bool qms_service_idle(struct qms_service *service)
 
 uint16_t qms_service_port(const struct qms_service *service)
 {
-	return qmp_server_port(service->rpc);
+	return qms_control_plane_port(service->rpc);
 }
 
 uint16_t qms_service_data_port(const struct qms_service *service)

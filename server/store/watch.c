@@ -95,6 +95,13 @@ void qms_watch_hub_stop(struct qms_watch_hub *hub)
 	pthread_mutex_unlock(&hub->lock);
 }
 
+void qms_watch_hub_resume(struct qms_watch_hub *hub)
+{
+	pthread_mutex_lock(&hub->lock);
+	hub->stopped = false;
+	pthread_mutex_unlock(&hub->lock);
+}
+
 static struct qms_watcher *watcher_new(struct qms_watch_hub *hub,
 				       const struct qms_identity *identity)
 {

@@ -40,6 +40,9 @@ void qms_watch_publish(struct qms_watch_hub *hub, enum qms_event_kind kind,
 /** Wakes every watcher: qms_watcher_next returns QMLA_ERR_CANCELLED from now on. */
 void qms_watch_hub_stop(struct qms_watch_hub *hub);
 
+/** Undoes the stop for watchers to come. Those that were stopped must have been closed. */
+void qms_watch_hub_resume(struct qms_watch_hub *hub);
+
 /** Watches @p identity, NULL: all. QMLA_ERR_RESOURCE_EXHAUSTED: too many watchers;
  * QMLA_ERR_DRAINING: the hub was stopped. */
 qmla_status_t qms_watcher_open(struct qms_watch_hub *hub, const struct qms_identity *identity,

@@ -43,20 +43,31 @@ struct qms_service_config node_config_slots(uint32_t slots)
 
 bool node_start(struct node *node, const struct qms_service_config *config)
 {
-	struct qmp_channel_config channel = {0};
 	char target[QMC_ADDRESS_TEXT_MAX];
+	struct qms_service *service;
 	struct qmc_address address;
+
+	if (qms_service_create(config, &service) != QMLA_OK ||
+	    qmc_address_parse(config->listen, &address) != QMLA_OK)
+		return false;
+	qms_service_set_ready(service, true);
+	address.port = qms_service_port(service);
+	qmc_address_format(&address, target);
+	if (!node_attach(node, target)) {
+		qms_service_destroy(service, 0);
+		return false;
+	}
+	node->service = service;
+	return true;
+}
+
+bool node_attach(struct node *node, const char *target)
+{
+	struct qmp_channel_config channel = {.target = target};
 
 	memset(node, 0, sizeof(*node));
 	small_layout(&node->layout);
 	memset(&node->identity, 0x42, sizeof(node->identity));
-	if (qms_service_create(config, &node->service) != QMLA_OK ||
-	    qmc_address_parse(config->listen, &address) != QMLA_OK)
-		return false;
-	qms_service_set_ready(node->service, true);
-	address.port = qms_service_port(node->service);
-	qmc_address_format(&address, target);
-	channel.target = target;
 	return qmp_channel_create(&channel, &node->channel) == QMLA_OK;
 }
 

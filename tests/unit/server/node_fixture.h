@@ -40,6 +40,9 @@ struct qms_service_config node_config_slots(uint32_t slots);
 bool node_start(struct node *node, const struct qms_service_config *config);
 void node_stop(struct node *node);
 
+/** A channel to a node that runs elsewhere, at @p target; node_stop as well. */
+bool node_attach(struct node *node, const char *target);
+
 /** One call of "/qmla.v1.Cache/@p method"; the answer is freed with qmp_message_free. */
 qmla_status_t node_call(struct node *node, const char *method, const ProtobufCMessage *request,
 			const ProtobufCMessageDescriptor *type, void *response);
