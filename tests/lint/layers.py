@@ -18,7 +18,7 @@ ALLOWED = {
     "kernels": ["common"],
     "transport": ["common"],
     "proto": ["common"],
-    "server": ["common", "kernels", "transport", "proto", "server"],
+    "server": ["common", "kernels", "transport", "proto", "server/store"],
     "server/store": ["common"],
     "client/include": ["common"],
     "client/cache": ["common", "kernels", "transport", "proto"],
