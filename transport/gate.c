@@ -20,6 +20,7 @@ struct region {
 	struct qmt_memory memory;
 };
 
+SLIST_HEAD(region_list, region);
 LIST_HEAD(flight_list, qmt_flight);
 
 /* A small set-associative memory of fenced capabilities: fixed size, no malloc. */
@@ -32,7 +33,7 @@ struct qmt_gate {
 	struct qmt_server_callbacks callbacks;
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t ended;
-	SLIST_HEAD(, region) regions; /* few, never removed: nodes stay valid unlocked */
+	struct region_list regions; /* few, never removed: nodes stay valid unlocked */
 	struct flight_list flights[FLIGHT_BUCKETS];
 	struct fence_set *fences;
 	unsigned fences_waiting;

@@ -17,13 +17,15 @@ struct shared_fd {
 	int fd;
 };
 
+SLIST_HEAD(shared_fd_list, shared_fd);
+
 struct shm_server {
 	struct qmt_shm_context context;
 	struct qmt_server_address address;
 	struct qmt_reactor *reactor;
 	char path[QMT_ADDRESS_TEXT_MAX];
 	pthread_mutex_t lock; /* of shared */
-	SLIST_HEAD(, shared_fd) shared;
+	struct shared_fd_list shared;
 };
 
 static struct shm_server *server_of(struct qmt_server *server)

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -95,6 +96,71 @@ static void thousands_of_pipelined_operations(void **state)
 	owner_stop(&owner);
 	free(ops);
 	free(local);
+}
+
+/* Also through a staging buffer that has to grow and to wrap. */
+static void large_and_small_operations_mix(void **state)
+{
+	static const uint64_t sizes[] = {MIB,     3 * MIB, 7,       12 * MIB, MIB,   1,
+					 5 * MIB, 9 * MIB, 4 * MIB, 4 * MIB,  65537, 20 * MIB};
+	enum { COUNT = 2 * sizeof(sizes) / sizeof(sizes[0]) };
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op ops[COUNT];
+	uint8_t *sent = malloc(64 * MIB), *got = calloc(1, 64 * MIB);
+	uint64_t at = 0;
+
+	(void)state;
+	owner_start(&owner, transport, 64 * MIB);
+	endpoint = owner_connect(&owner);
+	fill_pattern(sent, 64 * MIB, 12);
+	/* Every range is written and, in the order of posting, read back. */
+	for (size_t i = 0; i < COUNT; i += 2) {
+		ops[i] = owner_op(&owner, QMT_WRITE, at, sent + at, sizes[i / 2]);
+		ops[i + 1] = owner_op(&owner, QMT_READ, at, got + at, sizes[i / 2]);
+		at += sizes[i / 2];
+	}
+	assert_int_equal(qmt_endpoint_run(owner.ops, endpoint, ops, COUNT), QMLA_OK);
+	assert_memory_equal(owner.memory.base, sent, at);
+	assert_memory_equal(got, sent, at);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(sent);
+	free(got);
+}
+
+/* No timer, no polling: connected peers that are silent cost nothing. */
+static void an_idle_server_uses_no_processor(void **state)
+{
+	struct owner owner;
+	struct qmt_endpoint *endpoints[20];
+	struct rusage before, after;
+	int64_t used_us;
+	uint8_t byte;
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	for (size_t i = 0; i < 20; i++) {
+		struct qmt_op op = owner_op(&owner, QMT_READ, 0, &byte, 1);
+
+		endpoints[i] = owner_connect(&owner);
+		assert_int_equal(run_one(&owner, endpoints[i], &op), QMLA_OK);
+	}
+	assert_true(owner_settles(&owner, 2000));
+	sleep_ms(50);
+	assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
+	sleep_ms(1000);
+	assert_int_equal(getrusage(RUSAGE_SELF, &after), 0);
+	used_us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000 +
+		  (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+		  after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec -
+		  before.ru_stime.tv_usec;
+	/* One per cent of a core; and of wake-ups, at most the main thread's own. */
+	assert_true(used_us < 10000);
+	assert_in_range(after.ru_nvcsw - before.ru_nvcsw, 0, 20);
+	for (size_t i = 0; i < 20; i++)
+		owner.ops->endpoint_destroy(endpoints[i]);
+	owner_stop(&owner);
 }
 
 static void bad_arguments_are_not_taken(void **state)
@@ -485,6 +551,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		CASE(reads_and_writes_of_all_sizes),
 		CASE(thousands_of_pipelined_operations),
+		CASE(large_and_small_operations_mix),
+		CASE(an_idle_server_uses_no_processor),
 		CASE(bad_arguments_are_not_taken),
 		CASE(the_server_checks_ranges_and_regions),
 		CASE(what_authorize_denies_moves_nothing),
