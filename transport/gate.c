@@ -78,8 +78,7 @@ static const struct region *region_find(const struct qmt_gate *gate, uint64_t nu
 {
 	const struct region *region;
 
-	SLIST_FOREACH(region, &gate->regions, link)
-	{
+	for (region = SLIST_FIRST(&gate->regions); region; region = SLIST_NEXT(region, link)) {
 		if (region->number == number)
 			return region;
 	}
@@ -227,11 +226,10 @@ void qmt_gate_end(struct qmt_gate *gate, struct qmt_flight *flight, qmla_status_
 /* Tells every access under @capability to end; returns how many there are. */
 static unsigned signal_locked(struct qmt_gate *gate, const uint8_t *capability)
 {
-	struct qmt_flight *flight;
+	struct qmt_flight *flight = LIST_FIRST(bucket_of(gate, capability));
 	unsigned count = 0;
 
-	LIST_FOREACH(flight, bucket_of(gate, capability), link)
-	{
+	for (; flight; flight = LIST_NEXT(flight, link)) {
 		if (memcmp(flight->request.capability, capability, QMT_CAPABILITY_BYTES) != 0)
 			continue;
 		count++;
