@@ -8,11 +8,9 @@
 #include <sys/eventfd.h>
 
 #include "common/log.h"
-#include "transport/bytes.h"
+#include "transport/fences.h"
 
 #define FLIGHT_BUCKETS 256
-#define FENCE_SETS     16384
-#define FENCE_WAYS     4
 
 struct region {
 	SLIST_ENTRY(region) link;
@@ -23,19 +21,13 @@ struct region {
 SLIST_HEAD(region_list, region);
 LIST_HEAD(flight_list, qmt_flight);
 
-/* A small set-associative memory of fenced capabilities: fixed size, no malloc. */
-struct fence_set {
-	uint8_t capability[FENCE_WAYS][QMT_CAPABILITY_BYTES];
-	uint8_t used, next;
-};
-
 struct qmt_gate {
 	struct qmt_server_callbacks callbacks;
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t ended;
 	struct region_list regions; /* few, never removed: nodes stay valid unlocked */
 	struct flight_list flights[FLIGHT_BUCKETS];
-	struct fence_set *fences;
+	struct qmt_fences *fences;
 	unsigned fences_waiting;
 	struct qmt_server_stats stats;
 };
@@ -46,8 +38,7 @@ qmla_status_t qmt_gate_create(const struct qmt_server_callbacks *callbacks, stru
 
 	if (!gate)
 		return QMLA_ERR_NO_MEMORY;
-	gate->fences = calloc(FENCE_SETS, sizeof(*gate->fences));
-	if (!gate->fences) {
+	if (qmt_fences_create(&gate->fences) != QMLA_OK) {
 		free(gate);
 		return QMLA_ERR_NO_MEMORY;
 	}
@@ -70,7 +61,7 @@ void qmt_gate_destroy(struct qmt_gate *gate)
 	}
 	pthread_cond_destroy(&gate->ended);
 	pthread_mutex_destroy(&gate->lock);
-	free(gate->fences);
+	qmt_fences_destroy(gate->fences);
 	free(gate);
 }
 
@@ -117,35 +108,7 @@ qmla_status_t qmt_gate_register(struct qmt_gate *gate, const struct qmt_memory *
 
 static struct flight_list *bucket_of(struct qmt_gate *gate, const uint8_t *capability)
 {
-	return &gate->flights[capability[0] % FLIGHT_BUCKETS];
-}
-
-static struct fence_set *fence_set_of(struct qmt_gate *gate, const uint8_t *capability)
-{
-	return &gate->fences[qmt_load64(capability) % FENCE_SETS];
-}
-
-static bool fence_holds(struct qmt_gate *gate, const uint8_t *capability)
-{
-	const struct fence_set *set = fence_set_of(gate, capability);
-
-	for (unsigned i = 0; i < set->used; i++) {
-		if (memcmp(set->capability[i], capability, QMT_CAPABILITY_BYTES) == 0)
-			return true;
-	}
-	return false;
-}
-
-static void fence_remember(struct qmt_gate *gate, const uint8_t *capability)
-{
-	struct fence_set *set = fence_set_of(gate, capability);
-
-	if (fence_holds(gate, capability))
-		return;
-	memcpy(set->capability[set->next], capability, QMT_CAPABILITY_BYTES);
-	set->next = (uint8_t)((set->next + 1) % FENCE_WAYS);
-	if (set->used < FENCE_WAYS)
-		set->used++;
+	return &gate->flights[qmt_capability_hash(capability) % FLIGHT_BUCKETS];
 }
 
 /* Takes @flight into the list; the lock is held. */
@@ -160,7 +123,7 @@ static qmla_status_t admit_locked(struct qmt_gate *gate, struct qmt_flight *flig
 	if (request->length == 0 || request->length > region->memory.bytes ||
 	    request->offset > region->memory.bytes - request->length)
 		return QMLA_ERR_INVALID_ARGUMENT;
-	if (fence_holds(gate, request->capability))
+	if (qmt_fences_has(gate->fences, request->capability))
 		return QMLA_ERR_PERMISSION;
 	flight->region = &region->memory;
 	flight->memory = (uint8_t *)region->memory.base + request->offset;
@@ -245,7 +208,7 @@ static unsigned signal_locked(struct qmt_gate *gate, const uint8_t *capability)
 void qmt_gate_fence(struct qmt_gate *gate, const uint8_t capability[QMT_CAPABILITY_BYTES])
 {
 	pthread_mutex_lock(&gate->lock);
-	fence_remember(gate, capability);
+	qmt_fences_add(gate->fences, capability);
 	gate->fences_waiting++;
 	while (signal_locked(gate, capability) > 0)
 		pthread_cond_wait(&gate->ended, &gate->lock);

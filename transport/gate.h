@@ -69,8 +69,8 @@ void qmt_gate_end(struct qmt_gate *gate, struct qmt_flight *flight, qmla_status_
  * Refuses @p capability from now on and waits until none of its accesses is in
  * flight. Blocks for as long as the serving threads need to notice (no peer can
  * delay it). Must not be called from authorize or finished, nor with a lock
- * held that these take. The last 65,536 or so fenced capabilities are
- * remembered; the owner's authorize must refuse them for ever.
+ * held that these take. The last QMT_FENCES_MAX fenced capabilities
+ * are remembered; the owner's authorize must refuse them for ever.
  */
 void qmt_gate_fence(struct qmt_gate *gate, const uint8_t capability[QMT_CAPABILITY_BYTES]);
 

@@ -132,7 +132,7 @@ struct qmt_transport_ops {
 	 * called for each. Blocks until the serving threads have noticed, which no
 	 * peer can delay. Not to be called from authorize or finished, nor with a lock
 	 * held that these take. authorize must refuse the capability for ever: the
-	 * server remembers only the latest tens of thousands.
+	 * server remembers only the latest 16,384.
 	 */
 	qmla_status_t (*server_fence)(struct qmt_server *server,
 				      const uint8_t capability[QMT_CAPABILITY_BYTES]);
