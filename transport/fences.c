@@ -21,17 +21,23 @@ struct qmt_fences {
 	uint32_t count;
 };
 
+/* The finaliser of MurmurHash3, a bijection in which every bit changes half of the others. */
+static uint64_t mix(uint64_t x)
+{
+	x ^= x >> 33;
+	x *= UINT64_C(0xff51afd7ed558ccd);
+	x ^= x >> 33;
+	x *= UINT64_C(0xc4ceb9fe1a85ec53);
+	return x ^ (x >> 33);
+}
+
 /*
  * Owners may put structure into a part of their capabilities (a table index, say).
  * Chosen collisions cost a peer's own accesses a longer chain.
  */
 uint64_t qmt_capability_hash(const uint8_t capability[QMT_CAPABILITY_BYTES])
 {
-	uint64_t mixed = (qmt_load64(capability) ^ UINT64_C(0x9e3779b97f4a7c15)) *
-			 UINT64_C(0xbf58476d1ce4e5b9);
-
-	mixed = (mixed ^ (mixed >> 32) ^ qmt_load64(capability + 8)) * UINT64_C(0x94d049bb133111eb);
-	return mixed ^ (mixed >> 29);
+	return mix(mix(qmt_load64(capability) + 1) ^ qmt_load64(capability + 8));
 }
 
 static uint32_t chain_of(const uint8_t *capability)
