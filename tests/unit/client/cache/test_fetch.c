@@ -260,7 +260,7 @@ static void test_stalled_reads(void **state)
 	assert_in_range(qmc_clock_now() - begin, 400 * QMC_NS_PER_MS, 1000 * QMC_NS_PER_MS);
 	begin = qmc_clock_now();
 	assert_int_equal(fixture_fetch(f, 6, 3000, statuses, NULL), 0);
-	assert_true(qmc_clock_now() - begin < 100 * QMC_NS_PER_MS);
+	assert_true(qmc_clock_now() - begin < 300 * QMC_NS_PER_MS);
 	atomic_store(&f->nodes[0]->faults.read_delay_ns, 0);
 	for (int i = 0; i < 100 && fixture_fetch(f, 6, 1000, NULL, NULL) < 6; i++)
 		qmc_clock_sleep_until(qmc_clock_after(20 * QMC_NS_PER_MS));
@@ -278,7 +278,7 @@ static void test_timeout_is_kept(void **state)
 	begin = qmc_clock_now();
 	assert_int_equal(fixture_fetch(f, 6, 60, statuses, NULL), 0);
 	assert_int_equal(statuses[0], QMLA_ERR_DEADLINE);
-	assert_true(qmc_clock_now() - begin < 200 * QMC_NS_PER_MS);
+	assert_true(qmc_clock_now() - begin < 280 * QMC_NS_PER_MS);
 	assert_int_equal(fixture_fetch(f, 6, 0, statuses, NULL), 0);
 	/* Two short ones do not condemn the node. */
 	atomic_store(&f->nodes[0]->faults.lookup_delay_ns, 0);
@@ -337,7 +337,7 @@ static void test_node_dies(void **state)
 	begin = qmc_clock_now();
 	assert_int_equal(fixture_fetch(f, 20, 3000, statuses, NULL), first);
 	assert_int_equal(statuses[first], QMLA_ERR_UNAVAILABLE);
-	assert_true(qmc_clock_now() - begin < 200 * QMC_NS_PER_MS);
+	assert_true(qmc_clock_now() - begin < 280 * QMC_NS_PER_MS);
 	/* What it held goes to the next in rank, and is found there. */
 	assert_int_equal(qmla_client_publish(f->client, f->keys, 20,
 					     (const void *const *)f->written, 2000, NULL),
