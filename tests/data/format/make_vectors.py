@@ -376,8 +376,30 @@ def make_keys():
     return {"identity": identity.hex(), "tokens": tokens,
             "keys": [{"namespace": n, "keys": keys_of(identity, n, tokens)}
                      for n in ("", "tenant-a", "naïve/ns")],
+            "simple": {"identity": "00" * 32, "namespace": "", "first_token": 0, "tokens": 128,
+                       "keys": keys_of(bytes(32), "", list(range(128)))},
             "other_identity": {"identity": "00" * 32, "namespace": "",
                                "keys": keys_of(bytes(32), "", tokens)}}
+
+
+def document_examples():
+    """What docs/format.md quotes."""
+    block = make_blocks()["blocks"][0]
+    return [f"{Layout('c4r4', 2, 64, 32).fingerprint():016x}",
+            f"{Layout('c4r4', 3, 512, 64).fingerprint():016x}",
+            f"{page_checksum(bytes((7 * i + 3) & 255 for i in range(18688))):016x}",
+            f"{page_checksum(bytes(range(128))):016x}", block["header"],
+            *keys_of(bytes(32), "", list(range(128)))]
+
+
+def check_document():
+    path = os.path.join(HERE, "..", "..", "..", "docs", "format.md")
+    with open(path, encoding="utf-8") as file:
+        text = "".join(file.read().split())
+    missing = [e for e in document_examples() if e not in text]
+    for example in missing:
+        print(f"docs/format.md does not quote {example}", file=sys.stderr)
+    return not missing
 
 
 def main():
@@ -394,6 +416,8 @@ def main():
         elif not os.path.exists(path) or open(path, encoding="ascii").read() != text:
             print(f"{name} differs from what the format says", file=sys.stderr)
             failed = True
+    if check and not check_document():
+        failed = True
     return 1 if failed else 0
 
 
