@@ -4,6 +4,7 @@
  * packets: a byte of flags (bit 0: a sealed memfd comes along), a byte n, then
  * n × 16 bytes. Byte 0 of the input: bit 0 puts a valid welcome first.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -71,6 +72,18 @@ static void send_packets(int fd, const uint8_t *data, size_t size)
 	}
 }
 
+/* Within five seconds; libFuzzer's own alarm interrupts system calls. */
+static bool comes(struct pollfd *pfd)
+{
+	qmc_time_t deadline = qmc_clock_after(5 * QMC_NS_PER_S);
+	int n;
+
+	do {
+		n = poll(pfd, 1, qmc_clock_left_ms(deadline));
+	} while (n < 0 && errno == EINTR);
+	return n == 1;
+}
+
 static void *server_round(void *ignored)
 {
 	struct qmt_wire_welcome welcome = {.version = 1,
@@ -82,7 +95,7 @@ static void *server_round(void *ignored)
 	int fd, passed;
 
 	(void)ignored;
-	if (poll(&pfd, 1, 5000) != 1 ||
+	if (!comes(&pfd) ||
 	    (fd = accept4(server.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) < 0)
 		abort();
 	qmt_wire_welcome_encode(&welcome, buffer);
@@ -91,7 +104,7 @@ static void *server_round(void *ignored)
 	send_packets(fd, server.data + 1, server.size - 1);
 	shutdown(fd, SHUT_WR);
 	pfd.fd = fd;
-	while (poll(&pfd, 1, 5000) == 1 &&
+	while (comes(&pfd) &&
 	       qmt_packet_receive(fd, buffer, sizeof(buffer), &bytes, &passed) == QMT_PACKET_OK) {
 		if (passed >= 0)
 			close(passed);

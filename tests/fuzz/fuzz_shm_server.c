@@ -4,6 +4,7 @@
  * a byte of flags (bit 0: a sealed memfd comes along, bit 1: an unsealed one),
  * a byte n, then n × 16 bytes. Byte 0 of the input: bit 0 puts a valid handshake first.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -60,6 +61,18 @@ static void send_packets(int fd, const uint8_t *data, size_t size)
 	}
 }
 
+/* Within five seconds; libFuzzer's own alarm interrupts system calls. */
+static bool comes(struct pollfd *pfd)
+{
+	qmc_time_t deadline = qmc_clock_after(5 * QMC_NS_PER_S);
+	int n;
+
+	do {
+		n = poll(pfd, 1, qmc_clock_left_ms(deadline));
+	} while (n < 0 && errno == EINTR);
+	return n == 1;
+}
+
 /* Takes the answers; what comes along is closed. Ends when the server closed, too. */
 static void drain_until_closed(int fd)
 {
@@ -69,7 +82,7 @@ static void drain_until_closed(int fd)
 	int passed;
 
 	shutdown(fd, SHUT_WR);
-	while (poll(&pfd, 1, 5000) == 1) {
+	while (comes(&pfd)) {
 		if (qmt_packet_receive(fd, in, sizeof(in), &bytes, &passed) != QMT_PACKET_OK)
 			return;
 		if (passed >= 0)

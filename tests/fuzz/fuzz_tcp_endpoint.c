@@ -4,6 +4,7 @@
  * puts a valid welcome first. Whatever comes, each of three ops comes back once
  * and nothing is written beside their memory.
  */
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -46,6 +47,18 @@ static void server_start(void)
 	qmt_handle_encode(&server.identity, 1, 1 << 20, &server.handle);
 }
 
+/* Within five seconds; libFuzzer's own alarm interrupts system calls. */
+static bool comes(struct pollfd *pfd)
+{
+	qmc_time_t deadline = qmc_clock_after(5 * QMC_NS_PER_S);
+	int n;
+
+	do {
+		n = poll(pfd, 1, qmc_clock_left_ms(deadline));
+	} while (n < 0 && errno == EINTR);
+	return n == 1;
+}
+
 static void *server_round(void *ignored)
 {
 	struct qmt_wire_welcome welcome = {.version = 1,
@@ -56,8 +69,7 @@ static void *server_round(void *ignored)
 	int fd;
 
 	(void)ignored;
-	if (poll(&pfd, 1, 5000) != 1 ||
-	    (fd = accept4(server.listen_fd, NULL, NULL, SOCK_CLOEXEC)) < 0)
+	if (!comes(&pfd) || (fd = accept4(server.listen_fd, NULL, NULL, SOCK_CLOEXEC)) < 0)
 		abort();
 	qmt_wire_welcome_encode(&welcome, buffer);
 	if (server.data[0] & 1)

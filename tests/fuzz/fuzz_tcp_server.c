@@ -4,6 +4,7 @@
  * a valid handshake first. Whatever comes, the server finishes what it allowed,
  * stays inside its region and goes on serving.
  */
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,24 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Within five seconds; libFuzzer's own alarm interrupts system calls. */
+static bool comes(struct pollfd *pfd)
+{
+	qmc_time_t deadline = qmc_clock_after(5 * QMC_NS_PER_S);
+	int n;
+
+	do {
+		n = poll(pfd, 1, qmc_clock_left_ms(deadline));
+	} while (n < 0 && errno == EINTR);
+	return n == 1;
+}
+
 static void drain_until_closed(int fd)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};
 	uint8_t sink[8192];
 
-	while (poll(&pfd, 1, 5000) == 1) {
+	while (comes(&pfd)) {
 		if (recv(fd, sink, sizeof(sink), 0) <= 0)
 			return;
 	}
