@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "transport/barrier.h"
+#include "transport/liveness.h"
 #include "transport/shm/internal.h"
 
 #define PIECE_BYTES   (UINT64_C(4) << 20)   /* copied between two looks at the clock */
@@ -16,11 +16,9 @@
  */
 static bool still_granted(const struct qmt_shm_endpoint *endpoint)
 {
-	struct pollfd pfd = {.fd = endpoint->fd, .events = POLLRDHUP};
-
 	/* The copy's loads come before the look at the socket. */
 	qmt_barrier();
-	return poll(&pfd, 1, 0) == 0;
+	return qmt_socket_is_open(endpoint->fd);
 }
 
 /* The oldest read is over: tells the server and the caller. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "transport/liveness.h"
 #include "transport/shm/connect.h"
 #include "transport/shm/internal.h"
 
@@ -172,8 +173,7 @@ void qmt_shm_endpoint_cancel(struct qmt_endpoint *endpoint, struct qmt_op *op)
 bool qmt_shm_endpoint_alive(const struct qmt_endpoint *base)
 {
 	const struct qmt_shm_endpoint *endpoint = (const struct qmt_shm_endpoint *)base;
-	struct pollfd pfd = {.fd = endpoint->fd, .events = POLLRDHUP};
 
 	/* An idle endpoint notices here that its server went; wait ends its ops. */
-	return endpoint->alive && poll(&pfd, 1, 0) == 0;
+	return endpoint->alive && qmt_socket_is_open(endpoint->fd);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "transport/liveness.h"
 #include "transport/queue.h"
 #include "transport/tcp/connect.h"
 #include "transport/wire.h"
@@ -369,8 +370,7 @@ void qmt_tcp_endpoint_cancel(struct qmt_endpoint *endpoint, struct qmt_op *op)
 bool qmt_tcp_endpoint_alive(const struct qmt_endpoint *base)
 {
 	const struct tcp_endpoint *endpoint = (const struct tcp_endpoint *)base;
-	struct pollfd pfd = {.fd = endpoint->fd, .events = POLLRDHUP};
 
 	/* An idle endpoint notices here that its server went; wait ends its ops. */
-	return endpoint->alive && poll(&pfd, 1, 0) == 0;
+	return endpoint->alive && qmt_socket_is_open(endpoint->fd);
 }

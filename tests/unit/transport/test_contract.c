@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What transport.h promises, run against each back end: argv[1] is its name. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 
 #include <cmocka.h>
 
@@ -127,6 +130,44 @@ static void large_and_small_operations_mix(void **state)
 	owner_stop(&owner);
 	free(sent);
 	free(got);
+}
+
+static atomic_uint alarms;
+
+static void count_alarm(int number)
+{
+	(void)number;
+	atomic_fetch_add(&alarms, 1);
+}
+
+/* Signals interrupt system calls, also such as do not wait; no operation may notice. */
+static void signals_do_no_harm(void **state)
+{
+	struct sigaction action = {.sa_handler = count_alarm}, old;
+	struct itimerval often = {.it_interval = {0, 200}, .it_value = {0, 200}}, never = {0};
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	uint8_t *local = malloc(MIB);
+	unsigned failed = 0;
+
+	(void)state;
+	owner_start(&owner, transport, MIB);
+	endpoint = owner_connect(&owner);
+	assert_int_equal(sigaction(SIGALRM, &action, &old), 0);
+	assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+	for (int i = 0; i < 3000 || (atomic_load(&alarms) < 200 && i < 100000); i++) {
+		struct qmt_op op = owner_op(&owner, i % 3 ? QMT_READ : QMT_WRITE, 0, local, 30000);
+
+		failed += run_one(&owner, endpoint, &op) != QMLA_OK;
+		failed += !owner.ops->endpoint_alive(endpoint);
+	}
+	assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+	assert_int_equal(sigaction(SIGALRM, &old, NULL), 0);
+	assert_int_equal(failed, 0);
+	assert_true(atomic_load(&alarms) > 0);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(local);
 }
 
 /* No timer, no polling: connected peers that are silent cost nothing. */
@@ -552,6 +593,7 @@ int main(int argc, char **argv)
 		CASE(reads_and_writes_of_all_sizes),
 		CASE(thousands_of_pipelined_operations),
 		CASE(large_and_small_operations_mix),
+		CASE(signals_do_no_harm),
 		CASE(an_idle_server_uses_no_processor),
 		CASE(bad_arguments_are_not_taken),
 		CASE(the_server_checks_ranges_and_regions),
