@@ -2,6 +2,7 @@
 #include "transport/reactor.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -23,6 +24,19 @@ static qmla_status_t watch(int epoll_fd, int fd, void *target)
 								  : QMLA_OK;
 }
 
+/* With all signals blocked: the application's handlers are not to run on our threads. */
+static int spawn(struct qmt_reactor_thread *thread)
+{
+	sigset_t all, before;
+	int error;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&thread->thread, NULL, qmt_reactor_thread_main, thread);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return error;
+}
+
 static qmla_status_t thread_start(struct qmt_reactor_thread *thread)
 {
 	qmla_status_t status;
@@ -37,7 +51,7 @@ static qmla_status_t thread_start(struct qmt_reactor_thread *thread)
 			watch(thread->epoll_fd, thread->reactor->config.listen_fd, thread->reactor);
 	if (status != QMLA_OK)
 		return status;
-	if (pthread_create(&thread->thread, NULL, qmt_reactor_thread_main, thread))
+	if (spawn(thread))
 		return QMLA_ERR_RESOURCE_EXHAUSTED;
 	thread->started = true;
 	return QMLA_OK;

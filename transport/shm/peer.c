@@ -327,6 +327,8 @@ static enum outcome copy_piece(struct shm_peer *peer, int64_t *budget)
 	n = pread(peer->staging_fd, peer->write.memory + peer->moved,
 		  (size_t)(left < PIECE_BYTES ? left : PIECE_BYTES),
 		  (off_t)(request->staging + peer->moved));
+	if (n < 0 && errno == EINTR)
+		return GO_ON;
 	if (n <= 0)
 		return protocol_error(peer, "its staging buffer cannot be read");
 	peer->moved += (uint64_t)n;
