@@ -86,8 +86,8 @@ static qmla_status_t start_rpc(struct process *process)
 	bool decode = process->config.role == QMW_ROLE_DECODE;
 	struct qmp_server_config config = {
 		.listen = process->flags.listen ? process->flags.listen
-			  : decode              ? "[::]:7200"
-						: "[::]:7100",
+			  : decode              ? "127.0.0.1:7200"
+						: "127.0.0.1:7100",
 		.threads = qmw_worker_limit(&process->config) + SPARE_THREADS,
 		.max_message_bytes = MAX_MESSAGE,
 	};
