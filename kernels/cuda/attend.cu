@@ -60,7 +60,9 @@ static __global__ void __launch_bounds__(128 * GROUPS)
 	const float *partial =
 		p.plan.partial + ((uint64_t)entity.first_split * p.shape.rows + row) * dim;
 
-	if (offset >= s.queries * p.args.heads)
+	/* A whole entity in one packed item is written by the Hopper kernel itself. */
+	if (offset >= s.queries * p.args.heads ||
+	    (p.whole && entity.splits == 1 && p.plan.bf16_split[e] == UINT32_MAX))
 		return;
 	for (uint32_t i = threadIdx.x; i < entity.splits; i += blockDim.x)
 		largest = fmaxf(largest, lse[(uint64_t)i * p.shape.rows]);
@@ -160,17 +162,15 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
 	p.args = *args;
 	p.layout = *args->layout;
 	p.rope = *args->rope;
+	p.whole = attend_hopper_fits(args);
 	if (args->constants && !p.layout.rope_rotated) {
 		p.rope_mean = args->constants->rope_mean;
 		p.content_mean = args->constants->content_mean;
 	}
-	if (attend_hopper_fits(args)) {
-		status = attend_generic_launch(p, false, stream);
-		if (status == QMLA_OK)
-			status = attend_hopper_launch(p, stream);
-	} else {
-		status = attend_generic_launch(p, true, stream);
-	}
+	status = attend_hopper_fits(args) ? attend_hopper_launch(p, stream)
+					  : attend_generic_launch(p, ATTEND_PACKED, stream);
+	if (status == QMLA_OK)
+		status = attend_generic_launch(p, ATTEND_BF16, stream);
 	if (status != QMLA_OK)
 		return status;
 	/* Few rows have many splits each: more threads a row. */

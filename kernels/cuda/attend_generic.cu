@@ -321,7 +321,10 @@ static __device__ void attend_item(const attend_params &p, uint32_t entity, uint
 			      total, out);
 }
 
-/* A CTA for every row block of an entity: its BF16 rows. */
+/*
+ * A CTA for every row block of an entity: its BF16 rows. It may run beside the kernel of
+ * the packed tiles, which lets it begin only when all before that kernel has ended.
+ */
 template <int BITS, int DC, int DR>
 static __global__ void __launch_bounds__(QMK_TILE_THREADS)
 	bf16_kernel(const __grid_constant__ attend_params p)
@@ -330,6 +333,7 @@ static __global__ void __launch_bounds__(QMK_TILE_THREADS)
 	const uint32_t entity = blockIdx.x;
 	const uint32_t split = p.plan.bf16_split[entity];
 
+	grid_launch_dependents();
 	if (split != UINT32_MAX) {
 		const qmk_sequence s = p.args.sequences[entity / p.shape.groups];
 		uint32_t tiles = (s.sink + QMK_TILE - 1) / QMK_TILE +
@@ -338,6 +342,7 @@ static __global__ void __launch_bounds__(QMK_TILE_THREADS)
 		attend_item<BITS, DC, DR>(p, entity, blockIdx.y, 0, tiles, split, false,
 					  *(shared_memory<DC, DR> *)raw);
 	}
+	grid_wait(); /* the end of this grid means the end of those before it */
 }
 
 /* `parts` CTAs share the packed tiles. */
@@ -347,6 +352,7 @@ static __global__ void __launch_bounds__(QMK_TILE_THREADS)
 {
 	extern __shared__ __align__(16) uint8_t raw[];
 
+	grid_launch_dependents();
 	for (uint32_t i = p.plan.part_begin[blockIdx.x]; i < p.plan.part_begin[blockIdx.x + 1];
 	     i++) {
 		const qmk_item item = p.plan.items[i];
@@ -357,40 +363,39 @@ static __global__ void __launch_bounds__(QMK_TILE_THREADS)
 }
 
 template <int BITS, int DC, int DR>
-static qmla_status_t launch(const attend_params &p, bool packed, cudaStream_t stream)
+static qmla_status_t launch(const attend_params &p, attend_generic_part part, cudaStream_t stream)
 {
 	const size_t bytes = sizeof(shared_memory<DC, DR>);
-	const cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-	qmla_status_t status =
-		qmk_cuda_status(cudaFuncSetAttribute(bf16_kernel<BITS, DC, DR>, limit, (int)bytes));
+	void (*kernel)(attend_params) =
+		part == ATTEND_PACKED ? packed_kernel<BITS, DC, DR> : bf16_kernel<BITS, DC, DR>;
+	qmla_status_t status = qmk_cuda_status(cudaFuncSetAttribute(
+		kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 
-	if (status == QMLA_OK)
-		status = qmk_cuda_status(
-			cudaFuncSetAttribute(packed_kernel<BITS, DC, DR>, limit, (int)bytes));
 	if (status != QMLA_OK)
 		return status;
-	bf16_kernel<BITS, DC, DR>
-		<<<dim3(p.shape.entities, p.shape.rows / ROWS), QMK_TILE_THREADS, bytes, stream>>>(
-			p);
-	if (packed)
-		packed_kernel<BITS, DC, DR><<<p.shape.parts, QMK_TILE_THREADS, bytes, stream>>>(p);
-	return qmk_cuda_status(cudaGetLastError());
+	return part == ATTEND_PACKED
+		       ? qmk_launch(kernel, dim3(p.shape.parts), QMK_TILE_THREADS, bytes, false,
+				    stream, p)
+		       : qmk_launch(kernel, dim3(p.shape.entities, p.shape.rows / ROWS),
+				    QMK_TILE_THREADS, bytes, true, stream, p);
 }
 
 template <int DC, int DR>
-static qmla_status_t launch_bits(const attend_params &p, bool packed, cudaStream_t stream)
+static qmla_status_t launch_bits(const attend_params &p, attend_generic_part part,
+				 cudaStream_t stream)
 {
-	return p.layout.content_bits == 2 ? launch<2, DC, DR>(p, packed, stream)
-					  : launch<4, DC, DR>(p, packed, stream);
+	return p.layout.content_bits == 2 ? launch<2, DC, DR>(p, part, stream)
+					  : launch<4, DC, DR>(p, part, stream);
 }
 
-qmla_status_t attend_generic_launch(const attend_params &p, bool packed, cudaStream_t stream)
+qmla_status_t attend_generic_launch(const attend_params &p, attend_generic_part part,
+				    cudaStream_t stream)
 {
 	if (p.layout.content_dim == 512 && p.layout.rope_dim == 64)
-		return launch_bits<512, 64>(p, packed, stream);
+		return launch_bits<512, 64>(p, part, stream);
 	if (p.layout.content_dim == 256 && p.layout.rope_dim == 32)
-		return launch_bits<256, 32>(p, packed, stream);
+		return launch_bits<256, 32>(p, part, stream);
 	if (p.layout.content_dim == 256 && p.layout.rope_dim == 64)
-		return launch_bits<256, 64>(p, packed, stream);
+		return launch_bits<256, 64>(p, part, stream);
 	return QMLA_ERR_UNSUPPORTED;
 }

@@ -13,6 +13,7 @@ struct attend_params {
 	qmk_rope rope;
 	const float *rope_mean;
 	const float *content_mean;
+	bool whole; /* an entity's only split is written out, not joined */
 	qmk_plan_shape shape;
 	qmk_plan plan;
 };
@@ -24,8 +25,14 @@ static __device__ __forceinline__ uint32_t attend_visible(const qmk_sequence &s,
 	return s.total - s.queries + row / heads + 1;
 }
 
-/** Any device: packed tiles when @p packed, and always the BF16 rows. */
-qmla_status_t attend_generic_launch(const attend_params &params, bool packed, cudaStream_t stream);
+enum attend_generic_part { ATTEND_PACKED, ATTEND_BF16 };
+
+/**
+ * Any device: the packed tiles, or the BF16 rows. The latter come after the kernel of the
+ * packed tiles, whichever it is, and run beside it where there is room.
+ */
+qmla_status_t attend_generic_launch(const attend_params &params, attend_generic_part part,
+				    cudaStream_t stream);
 
 /** sm_90: stages the queries, then the packed tiles. */
 qmla_status_t attend_hopper_launch(const attend_params &params, cudaStream_t stream);

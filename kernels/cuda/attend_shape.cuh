@@ -70,8 +70,8 @@ struct kernel_shape {
 	static constexpr int MERGE_BYTES = LANES > 1 ? 16 * 128 * 16 : 0; /* 16 float4 a thread */
 	static constexpr int TURNED = (MERGE + MERGE_BYTES + 1023) / 1024 * 1024;
 	static constexpr int BARRIERS = 256;
-	static constexpr int ROOM = (227 * 1024 - TURNED - BARRIERS) /
-				    (codes::PAGE_BYTES + KEY_QUERY_BYTES);
+	static constexpr int ROOM =
+		(227 * 1024 - TURNED - BARRIERS) / (codes::PAGE_BYTES + KEY_QUERY_BYTES);
 	/* A multiple of LANES: else a warpgroup could meet a barrier's phase twice. */
 	static constexpr int STAGES = (ROOM < 12 ? ROOM : 12) / LANES * LANES;
 	static constexpr int STAGES_AT = TURNED + STAGES * KEY_QUERY_BYTES;

@@ -40,8 +40,8 @@ static __device__ __forceinline__ void load8(const void *data, uint64_t index, q
  * Returns the sum of what the fields really get.
  */
 template <class K>
-static __device__ __forceinline__ float
-stage_word(const float *value, float inverse, uint32_t (&words)[K::PLANES][K::codes::FIELDS])
+static __device__ __forceinline__ float stage_word(const float *value, float inverse,
+						   uint32_t (&words)[K::PLANES][K::codes::FIELDS])
 {
 	using C = typename K::codes;
 	float sum = 0.f;
@@ -58,7 +58,8 @@ stage_word(const float *value, float inverse, uint32_t (&words)[K::PLANES][K::co
 
 			words[0][f] |= ((uint32_t)(int)high & 255) << (8 * b);
 			if (K::PLANES == 2) {
-				float low = rintf(fminf(fmaxf((want - high) * 254.f, -127.f), 127.f));
+				float low =
+					rintf(fminf(fmaxf((want - high) * 254.f, -127.f), 127.f));
 
 				words[K::PLANES - 1][f] |= ((uint32_t)(int)low & 255) << (8 * b);
 				got += low * (1.f / 254.f);
@@ -152,8 +153,8 @@ static __global__ void __launch_bounds__(128) stage_kernel(const __grid_constant
 				uint32_t at = byte / 32 * (32 * C::FIELDS) +
 					      (C::FIELDS - 1 - f) * 32 + byte % 32;
 
-				*(uint32_t *)(content + image_at<K::COLUMNS>(
-								plane * K::N + r % K::N, at)) =
+				*(uint32_t *)(content +
+					      image_at<K::COLUMNS>(plane * K::N + r % K::N, at)) =
 					words[plane][f];
 			}
 	}
@@ -162,8 +163,8 @@ static __global__ void __launch_bounds__(128) stage_kernel(const __grid_constant
 	if (lane == 0) {
 		const float scale = p.args.scale * LOG2E * unit;
 
-		p.plan.query_factors[row] = make_float2(
-			-sum * C::OFFSET * scale, scale / (1 << (C::BITS * (C::FIELDS - 1))));
+		p.plan.query_factors[row] = make_float2(-sum * C::OFFSET * scale,
+							scale / (1 << (C::BITS * (C::FIELDS - 1))));
 	}
 }
 

@@ -74,7 +74,7 @@ size_t qmk_plan_layout(const struct qmk_attend_args *args, const struct qmk_plan
 		p.token_turns = (uint4 *)take(base, &used, 512 * sizeof(uint4));
 		p.query_image =
 			(uint8_t *)take(base, &used, staged * attend_hopper_image_bytes(args));
-		p.query_factors = (float4 *)take(base, &used, staged * sizeof(float4));
+		p.query_factors = (float2 *)take(base, &used, staged * sizeof(float2));
 	}
 	p.partial = (float *)take(base, &used, rows * dim * sizeof(float));
 	p.partial_lse = (float *)take(base, &used, rows * sizeof(float));
@@ -138,12 +138,15 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 	plan_kernel(const qmk_sequence *sequences, uint32_t heads, qmk_plan_shape shape,
 		    qmk_plan plan)
 {
-	__shared__ uint32_t cost_base, split_base, item_base;
+	__shared__ uint32_t cost_base, split_base, item_base, largest_cost;
 	__shared__ uint32_t begins[PLAN_THREADS]; /* first item of each part */
 	uint32_t total_cost = 0;
 	uint32_t payload;
 
 	begins[threadIdx.x] = UINT32_MAX;
+	if (threadIdx.x == 0)
+		largest_cost = 0;
+	__syncthreads();
 
 	/* Pass 1: the whole cost, for an equal share a part. */
 	for (uint32_t first = 0; first < shape.entities; first += PLAN_THREADS) {
@@ -156,11 +159,20 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 			uint32_t tiles = entity_tiles(sequences[e / shape.groups], e % shape.groups,
 						      heads, shape.rows, &begin);
 			cost = tiles ? tiles + ITEM_OVERHEAD : 0;
+			atomicMax(&largest_cost, cost);
 		}
 		scan(cost, &sum);
 		total_cost += sum;
 	}
 	payload = max((total_cost + shape.parts - 1) / shape.parts, ITEM_OVERHEAD + 1);
+	/* Where whole entities are nearly equal shares, cutting them costs more than it evens out.
+	 */
+	if (largest_cost) {
+		uint32_t whole = (payload + largest_cost - 1) / largest_cost * largest_cost;
+
+		if (whole - payload <= payload / 32)
+			payload = whole;
+	}
 	if (threadIdx.x == 0)
 		cost_base = split_base = item_base = 0;
 	__syncthreads();
@@ -228,7 +240,7 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
 }
 
 /*
- * The Hopper kernel turns a key by its page's angle and by its place in the page. A
+ * The Hopper kernel turns a query back by the page's angle and a key by its place there. A
  * thread of the wgmma A fragment holds, of a token, eight pairs of frequencies as four
  * half2 couples (x, y); couple u of quad lane q has the frequencies turn_pair(u, q, 0)
  * and turn_pair(u, q, 1) in its two halves.
@@ -266,7 +278,8 @@ static __device__ uint4 turns(const qmk_rope &rope, uint32_t position, uint32_t 
 }
 
 /*
- * page_turns[page][q][v]: couples 2v and 2v + 1 at position 64 * page.
+ * page_turns[page][u]: cos, then sin, of couple u of all four quad lanes at position
+ * 64 * page, in the order of a 16-byte unit of the staged query.
  * token_turns[v][thread]: of warpgroup thread (warp, g, q), token 16 * warp + g (v < 2)
  * or that plus 8, couples 2(v % 2) and the next; the amplitude is multiplied in here.
  */
@@ -275,14 +288,24 @@ static __global__ void turn_kernel(const __grid_constant__ qmk_rope rope, uint32
 {
 	const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
 
-	if (i < pages * 8) {
-		plan.page_turns[i] = turns(rope, i / 8 * QMK_TILE, i / 2 % 4, i % 2 * 2, 1.f);
-	} else if (i < pages * 8 + 512) {
-		uint32_t v = (i - pages * 8) / 128;
-		uint32_t thread = (i - pages * 8) % 128;
+	if (i < pages * 4) {
+		uint32_t cosine[4], sine[4];
+
+		for (uint32_t q = 0; q < 4; q++) {
+			/* Couples come in twos; this one is in its upper or lower half. */
+			uint4 two = turns(rope, i / 4 * QMK_TILE, q, i % 4 / 2 * 2, 1.f);
+
+			cosine[q] = i % 2 ? two.z : two.x;
+			sine[q] = i % 2 ? two.w : two.y;
+		}
+		plan.page_turns[2 * i] = make_uint4(cosine[0], cosine[1], cosine[2], cosine[3]);
+		plan.page_turns[2 * i + 1] = make_uint4(sine[0], sine[1], sine[2], sine[3]);
+	} else if (i < pages * 4 + 512) {
+		uint32_t v = (i - pages * 4) / 128;
+		uint32_t thread = (i - pages * 4) % 128;
 		uint32_t token = thread / 32 * 16 + thread % 32 / 4 + v / 2 * 8;
 
-		plan.token_turns[i - pages * 8] =
+		plan.token_turns[i - pages * 4] =
 			turns(rope, token, thread % 4, v % 2 * 2, rope.amplitude);
 	}
 }
@@ -303,7 +326,7 @@ qmla_status_t qmk_cuda_plan(const struct qmk_attend_args *args)
 		return QMLA_ERR_INVALID_ARGUMENT;
 	plan_kernel<<<1, PLAN_THREADS, 0, stream>>>(args->sequences, args->heads, shape, plan);
 	if (attend_hopper_fits(args))
-		turn_kernel<<<divide_up(shape.pages * 8 + 512, 128), 128, 0, stream>>>(
+		turn_kernel<<<divide_up(shape.pages * 4 + 512, 128), 128, 0, stream>>>(
 			*args->rope, shape.pages, plan);
 	return qmk_cuda_status(cudaGetLastError());
 }

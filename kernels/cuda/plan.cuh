@@ -45,10 +45,10 @@ struct qmk_plan {
 	uint32_t *part_begin;  /**< [parts + 1] into items */
 	uint32_t *bf16_split;  /**< [entities]: split of the BF16 item, UINT32_MAX: none */
 	qmk_entity *entities;  /**< [entities] */
-	uint4 *page_turns;     /**< Hopper: [pages][4][2], see plan.cu */
+	uint4 *page_turns;     /**< Hopper: [pages][4 couples]{cos, sin}, see plan.cu */
 	uint4 *token_turns;    /**< Hopper: [4][128] */
 	uint8_t *query_image;  /**< Hopper: [entities], queries as shared memory holds them */
-	float4 *query_factors; /**< Hopper: [entities][rows] {offset, content, RoPE factor, 0} */
+	float2 *query_factors; /**< Hopper: [entities][rows], score = factor * sum + offset */
 	float *partial;        /**< [splits][rows][d_c] */
 	float *partial_lse;    /**< [splits][rows], base 2 */
 };
