@@ -18,8 +18,8 @@
 #include "worker_prompts.h"
 
 #define SECOND QMC_NS_PER_S
-/* One bounded delay for a peer that does not answer, and the computing, on a busy machine. */
-#define BOUND (6 * SECOND)
+/* Most that a peer which does not answer may cost one request. */
+#define DELAY (4 * SECOND)
 
 static struct cluster cluster;
 static const char *const no_memory[] = {"--no-local-reuse", NULL};
@@ -55,6 +55,12 @@ static void must_answer(const struct ask *ask, struct answer *answer)
 	assert_int_equal(answer->count, ask->max_tokens);
 }
 
+/* The delay alone: how long the computing takes depends on the machine and the build. */
+static void expect_bounded_delay(const struct answer *answer)
+{
+	assert_true((answer->usage.fetch_us + answer->usage.prefill_us) * QMC_NS_PER_US < DELAY);
+}
+
 /* What the model says without any cache. */
 static void plain_answer(struct ask ask, struct answer *answer)
 {
@@ -88,14 +94,14 @@ static void test_node_killed(void **state)
 	process_kill(node);
 	must_answer(&ask, &answer);
 	assert_true(same_text(&answer, &plain));
-	assert_true(answer.took < BOUND);
+	expect_bounded_delay(&answer);
 	assert_int_equal(answer.usage.blocks_hit + answer.usage.blocks_prefilled, 0);
 	expect_note(&answer, node->address);
 	/* Left out by now: it costs nothing, and the prefill worker is not asked in vain. */
 	must_answer(&ask, &later);
 	assert_true(same_text(&later, &plain));
 	assert_int_equal(later.usage.prefill_us, 0);
-	assert_true(later.usage.fetch_us < 100000);
+	assert_true(later.usage.fetch_us < 500000);
 	assert_int_equal(process_stop(decode), 0);
 	assert_int_equal(process_stop(prefill), 0);
 }
@@ -117,10 +123,10 @@ static void test_node_stopped_and_continued(void **state)
 	process_signal(node, SIGSTOP);
 	must_answer(&ask, &answer);
 	assert_true(same_text(&answer, &plain));
-	assert_true(answer.took < BOUND);
+	expect_bounded_delay(&answer);
 	expect_note(&answer, node->address);
 	must_answer(&ask, &answer); /* left out: no second delay */
-	assert_true(answer.usage.fetch_us < 100000);
+	assert_true(answer.usage.fetch_us < 500000);
 	process_signal(node, SIGCONT);
 	deadline = qmc_clock_after(20 * SECOND);
 	do {
@@ -266,7 +272,7 @@ static void disturb_prefill(int number, uint32_t seed)
 	Qmla__V1__WorkerStatsResponse stats = {0};
 	pthread_t thread;
 
-	prompt_make(&prompt, 3000, seed);
+	prompt_make(&prompt, 2000, seed);
 	one.ask = ask_for(decode, &prompt, 8);
 	plain_answer(one.ask, &plain);
 	pthread_create(&thread, NULL, ask_once, &one);
@@ -278,7 +284,7 @@ static void disturb_prefill(int number, uint32_t seed)
 	assert_true(same_text(&one.answer, &plain));
 	expect_note(&one.answer, prefill->address);
 	assert_true(one.answer.usage.blocks_computed > 0);
-	assert_true(one.answer.took < plain.took + BOUND);
+	assert_true(one.answer.took < 3 * plain.took + DELAY);
 	/* Another prompt: it is left out, no time is spent on it. */
 	prompt_make(&prompt, 700, seed + 1);
 	one.ask = ask_for(decode, &prompt, 8);
@@ -386,7 +392,7 @@ static void test_no_node_from_the_start(void **state)
 	prompt_make(&prompt, 500, 9);
 	ask = ask_for(decode, &prompt, 10);
 	must_answer(&ask, &answer);
-	assert_true(answer.took < BOUND);
+	expect_bounded_delay(&answer);
 	expect_note(&answer, "127.0.0.1:1");
 	assert_int_equal(process_stop(decode), 0);
 }
@@ -409,7 +415,7 @@ static void test_small_node_pool_is_no_error(void **state)
 	for (uint32_t i = 0; i < 3; i++) {
 		must_answer(&ask, &answer);
 		assert_true(same_text(&answer, &plain));
-		assert_true(answer.took < BOUND);
+		assert_true(answer.took < 3 * plain.took + DELAY);
 	}
 	assert_int_equal(process_stop(decode), 0);
 	assert_int_equal(process_stop(prefill), 0);
