@@ -16,8 +16,9 @@
 #include "server/service.h"
 #include "server/version.h"
 
-#define STOP_GRACE QMC_NS_PER_S         /* for calls that run when the node ends */
-#define DRAIN_POLL (20 * QMC_NS_PER_MS) /* how often a drain looks whether it is done */
+#define STOP_GRACE   QMC_NS_PER_S         /* for calls that run when the node ends */
+#define DRAIN_POLL   (20 * QMC_NS_PER_MS) /* how often a drain looks whether it is done */
+#define STOP_SECONDS 30 /* the transports give up a peer that stalls long before that */
 
 struct node {
 	struct qms_node_options *options;
@@ -147,6 +148,36 @@ static void wait_for_end(struct node *node)
 	}
 }
 
+/* For the handler below; set before it is. */
+static char port_path[4096];
+
+static void end_at_once(int signal_number)
+{
+	(void)signal_number;
+	if (port_path[0])
+		unlink(port_path);
+	_exit(EXIT_FAILURE);
+}
+
+/* From here on a second signal, or an end that takes too long, cuts everything short. */
+static void arm_hard_end(const struct node *node)
+{
+	struct sigaction action = {.sa_handler = end_at_once};
+	sigset_t set;
+
+	if (node->options->port_file)
+		snprintf(port_path, sizeof(port_path), "%s", node->options->port_file);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGALRM);
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGALRM, &action, NULL);
+	alarm(STOP_SECONDS);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
 /* True when a second signal cut the drain short. */
 static bool drain(struct node *node)
 {
@@ -201,6 +232,7 @@ int qms_node_run(struct qms_node_options *options)
 		qms_port_file_destroy(node.port_file);
 		_exit(EXIT_FAILURE);
 	}
+	arm_hard_end(&node);
 	stop(&node);
 	qmc_info("node", "ended");
 	return EXIT_SUCCESS;

@@ -123,6 +123,40 @@ static void a_writer_killed_between_reserve_and_commit(void **state)
 	assert_int_equal(node_put(&node, 1), OK);
 }
 
+/* Scenario 11, 19: clients are killed again and again; connections, tickets and slots all come
+ * back. */
+static void clients_killed_again_and_again(void **state)
+{
+	qmc_time_t limit;
+	size_t before, after;
+	char byte;
+	int out;
+
+	(void)state;
+	start_and_connect(NULL, FLAGS(NULL));
+	before = node_process_descriptors(&process);
+	for (int i = 0; i < 8; i++) {
+		pid_t pid = spawn_writer(&out);
+
+		/* The key is still the last one's until its ticket ends: then the writer gives up
+		 * by itself. */
+		(void)!read(out, &byte, 1);
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+		close(out);
+	}
+	limit = qmc_clock_after(15 * QMC_NS_PER_S);
+	do {
+		qmc_clock_sleep_until(qmc_clock_after(50 * QMC_NS_PER_MS));
+		after = node_process_descriptors(&process);
+	} while ((after > before || metric("tickets") > 0 || metric("used_bytes") > 0) &&
+		 qmc_clock_left(limit) > 0);
+	assert_true(after <= before);
+	assert_int_equal(metric("tickets"), 0);
+	assert_int_equal(metric("used_bytes"), 0);
+	assert_int_equal(node_put(&node, 1), OK);
+}
+
 static int open_to(uint16_t port)
 {
 	struct qmc_address address = {"127.0.0.1", port};
@@ -207,6 +241,7 @@ int main(int argc, char **argv)
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 	const struct CMUnitTest tests[] = {
 		T(a_writer_killed_between_reserve_and_commit),
+		T(clients_killed_again_and_again),
 		T(running_out_of_descriptors),
 		T(garbage_on_every_port),
 	};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node_process.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -215,6 +216,21 @@ int node_process_get(const struct node_process *process, const char *path, char 
 			memmove(body, start + 4, strlen(start + 4) + 1);
 	}
 	return code;
+}
+
+size_t node_process_descriptors(const struct node_process *process)
+{
+	char path[64];
+	size_t count = 0;
+	DIR *folder;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)process->pid);
+	folder = opendir(path);
+	while (folder && readdir(folder))
+		count++;
+	if (folder)
+		closedir(folder);
+	return count;
 }
 
 double node_process_cpu(const struct node_process *process)

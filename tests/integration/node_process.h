@@ -44,6 +44,9 @@ bool node_process_says(struct node_process *process, const char *text);
 /** GET of @p path on the HTTP port: the status code, and the body in @p body. */
 int node_process_get(const struct node_process *process, const char *path, char *body, size_t size);
 
+/** Open file descriptors. */
+size_t node_process_descriptors(const struct node_process *process);
+
 /** Seconds of processor time used so far. */
 double node_process_cpu(const struct node_process *process);
 

@@ -244,6 +244,53 @@ static void a_flipped_bit_is_found_and_dropped(void **state)
 	free(got);
 }
 
+/* Scenario 14: sizes of 64 bits from end to end. The pool's memory is taken on use, so 5 GiB cost
+ * little. */
+static void blocks_past_four_gibibytes_are_as_good_as_others(void **state)
+{
+	struct qms_service_config config = node_config();
+	struct qmk_layout layout = ((struct node *)*state)->layout;
+	uint8_t *block = malloc(layout.block_bytes), *got = malloc(layout.block_bytes);
+	Qmla__V1__ReserveResponse *r;
+	Qmla__V1__ReserveEntry *entry;
+	struct node big;
+	uint64_t digest, key = 0;
+
+	config.store.max_identities = 1;
+	config.store.max_tickets = 1024;
+	config.store.pool_bytes = UINT64_C(5) << 30;
+	assert_true(node_start(&big, &config));
+	big.layout = layout;
+	assert_int_equal(node_connect(&big, "tcp"), QMLA_OK);
+	for (;; key += BATCH) {
+		r = node_reserve(&big, key, BATCH, 60000);
+		assert_non_null(r);
+		entry = r->entries[BATCH - 1];
+		assert_int_equal(entry->code, OK);
+		if (entry->offset > UINT64_C(1) << 32)
+			break;
+		qmp_message_free(&r->base);
+	}
+	key += BATCH - 1;
+	digest = node_block(&big, key, entry->generation, block);
+	assert_int_equal(
+		node_move(&big, QMT_WRITE, entry->offset, block, entry->length, &r->capability),
+		QMLA_OK);
+	assert_int_equal(node_commit(&big, entry->ticket, digest), OK);
+	Qmla__V1__LookupResponse *found = node_lookup(&big, key, 1, 60000);
+
+	assert_int_equal(found->entries[0]->offset, entry->offset);
+	assert_int_equal(
+		node_move(&big, QMT_READ, entry->offset, got, entry->length, &found->capability),
+		QMLA_OK);
+	assert_memory_equal(got, block, layout.block_bytes);
+	qmp_message_free(&found->base);
+	qmp_message_free(&r->base);
+	node_stop(&big);
+	free(block);
+	free(got);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -252,6 +299,7 @@ int main(void)
 		T(a_writer_that_stalls_is_fenced_and_its_slot_comes_back),
 		T(a_reader_that_vanishes_lets_go),
 		T(a_flipped_bit_is_found_and_dropped),
+		T(blocks_past_four_gibibytes_are_as_good_as_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,7 @@ bool reference_leased(const struct reference *reference, uint64_t offset)
 		const struct reference_lease *lease = &reference->leases[i];
 
 		for (int k = 0; lease->id && k < lease->count; k++) {
-			if (lease->covers[k].offset == offset)
+			if (lease->offsets[k] == offset)
 				return true;
 		}
 	}

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/store/types.h"
+
 #define REFERENCE_KEYS   64
 #define REFERENCE_LEASES 32
 
@@ -20,20 +22,15 @@ struct reference_key {
 	uint64_t ticket;
 	uint64_t generation;
 	uint64_t offset;
-	int leases; /* of this life of the key */
 	bool pinned;
 };
 
-/* A lease remembers which life of each key it covers. */
+/* A lease covers slots, whatever becomes of their keys. */
 struct reference_lease {
 	uint64_t id; /* 0: unused */
-	int64_t expiry;
+	struct qms_capability capability;
 	int count;
-	struct {
-		int key;
-		uint64_t generation;
-		uint64_t offset;
-	} covers[8];
+	uint64_t offsets[8];
 };
 
 struct reference {

@@ -15,7 +15,6 @@ struct run {
 	struct qms_identity identity;
 	struct reference model;
 	uint64_t random;
-	qmc_time_t now; /* of the store's expiry, which the test moves */
 };
 
 static uint32_t below(struct run *run, uint32_t limit)
@@ -71,7 +70,7 @@ static void reserve(struct run *run)
 		assert_false(run->model.keys[other].state == RESERVED &&
 			     run->model.keys[other].offset == entry.offset);
 	*key = (struct reference_key){RESERVED, entry.ticket, entry.generation, entry.offset,
-				      0,        false};
+				      false};
 }
 
 static void finish(struct run *run)
@@ -127,16 +126,13 @@ static void lookup(struct run *run)
 	if (grant.lease) {
 		assert_true(lease_ns > 0);
 		lease->id = grant.lease;
-		lease->expiry = qmc_clock_now() + grant.granted_ns;
+		lease->capability = grant.capability;
 		lease->count = 0;
 	}
 	for (int i = 0; i < count; i++) {
 		check_found(run, ks[i], &entries[i]);
-		if (grant.lease && entries[i].status == QMLA_OK) {
-			lease->covers[lease->count].key = ks[i];
-			lease->covers[lease->count].generation = entries[i].generation;
-			lease->covers[lease->count++].offset = entries[i].offset;
-		}
+		if (grant.lease && entries[i].status == QMLA_OK)
+			lease->offsets[lease->count++] = entries[i].offset;
 	}
 	assert_true(!grant.lease || lease->count > 0);
 }
@@ -201,22 +197,37 @@ static void pin_or_unpin(struct run *run)
 	}
 }
 
-/* Every byte that the model says may be read can be, and no other. */
+static bool covers(const struct reference_lease *lease, uint64_t offset)
+{
+	for (int i = 0; i < lease->count; i++) {
+		if (lease->offsets[i] == offset)
+			return true;
+	}
+	return false;
+}
+
+/* A lease lets its holder read the slots it covers, also when their keys are gone, and no other. */
 static void access(struct run *run)
 {
 	const struct reference_lease *lease = &run->model.leases[below(run, REFERENCE_LEASES)];
-	struct qms_capability none = {{0}};
+	uint64_t offset = below(run, SLOTS) * UINT64_C(4096);
+	bool write = below(run, 4) == 0;
+	qmla_status_t status;
 	uint64_t token;
 
-	assert_true(qms_store_access_begin(run->store, below(run, 2), 0,
-					   below(run, SLOTS) * UINT64_C(4096), 1, &none,
-					   &token) != QMLA_OK);
-	(void)lease;
+	status = qms_store_access_begin(run->store, write, 0, offset, 4096, &lease->capability,
+					&token);
+	if (status == QMLA_OK)
+		qms_store_access_end(run->store, token);
+	if (!write && lease->id && covers(lease, offset))
+		assert_int_equal(status, QMLA_OK);
+	else
+		assert_true(status == QMLA_ERR_PERMISSION || status == QMLA_ERR_LEASE_EXPIRED);
 }
 
 static void step(struct run *run)
 {
-	switch (below(run, 12)) {
+	switch (below(run, 14)) {
 	case 0:
 	case 1:
 	case 2:
@@ -236,10 +247,11 @@ static void step(struct run *run)
 		release(run);
 		break;
 	case 10:
-		if (below(run, 3) == 0)
-			remove_or_report(run);
-		else
-			access(run);
+		remove_or_report(run);
+		break;
+	case 11:
+	case 12:
+		access(run);
 		break;
 	default:
 		pin_or_unpin(run);

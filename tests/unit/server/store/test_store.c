@@ -350,6 +350,25 @@ static void pins_keep_a_block_and_end_by_themselves(void **state)
 	assert_int_equal(stats.expired_pins, 1);
 }
 
+/* Scenario 42: a pool full of pins answers at once, again and again, and recovers. */
+static void everything_pinned_is_a_clear_no(void **state)
+{
+	struct qms_store *store = *state;
+	struct qms_key key;
+
+	for (uint64_t i = 0; i < 4; i++) {
+		key = key_of(i);
+		assert_int_equal(store_put(store, &me, i), QMLA_OK);
+		assert_int_equal(qms_store_pin(store, &me, &key, "a", QMC_NS_PER_S), QMLA_OK);
+	}
+	for (uint64_t i = 100; i < 1100; i++)
+		assert_int_equal(store_put(store, &me, i), QMLA_ERR_RESOURCE_EXHAUSTED);
+	assert_true(store_sound(store));
+	qms_store_expire(store, qmc_clock_now() + 2 * QMC_NS_PER_S);
+	for (uint64_t i = 100; i < 110; i++)
+		assert_int_equal(store_put(store, &me, i), QMLA_OK);
+}
+
 static void a_bad_block_goes_unless_it_was_replaced(void **state)
 {
 	struct qms_store *store = *state;
@@ -438,6 +457,7 @@ int main(void)
 		T(access_is_bound_to_slot_kind_and_capability),
 		T(abort_frees_the_key_at_once),
 		T(pins_keep_a_block_and_end_by_themselves),
+		T(everything_pinned_is_a_clear_no),
 		T(a_bad_block_goes_unless_it_was_replaced),
 		T(an_unknown_identity_is_named),
 		T(a_scan_sees_every_visible_key_once),
