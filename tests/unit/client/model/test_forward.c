@@ -3,6 +3,7 @@
  * The cache rule: whatever the chunks, the batch, the threads and whoever computed
  * the prefix, a token's logits and a block's bytes are the same, bit by bit.
  */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +14,9 @@
 
 #include <cmocka.h>
 
-#include "client/model/model.h"
+#include "client/model/internal.h"
 #include "client/model/numeric.h"
+#include "client/model/runner.h"
 #include "tests/unit/client/model/fixture.h"
 
 #define TINY   FIXTURE_GOLDEN "v3-bf16-half-bias"
@@ -485,6 +487,112 @@ static void test_refused_call_changes_nothing(void **state)
 	rig_close(&rig);
 }
 
+static struct qmk_ops failing;
+static int calls_left;
+
+static qmla_status_t fail_late_pack(const struct qmk_pack_args *args)
+{
+	return calls_left-- > 0 ? qmk_cpu_ops.pack(args) : QMLA_ERR_INTERNAL;
+}
+
+static qmla_status_t fail_late_attend(const struct qmk_attend_args *args)
+{
+	return calls_left-- > 0 ? qmk_cpu_ops.attend(args) : QMLA_ERR_INTERNAL;
+}
+
+/* A kernel that fails in the middle of a call: the call is repeated as if nothing had been. */
+static void test_failed_call_changes_nothing(void **state)
+{
+	const struct qmw_model_options options = {.threads = 1};
+	float *expected, *logits;
+	struct qmw_sequence *a, *b;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, TINY, &options, TOKENS);
+	expected = new_logits(&rig);
+	logits = new_logits(&rig);
+	a = rig_sequence(&rig, TOKENS);
+	b = rig_sequence(&rig, TOKENS);
+	feed(&rig, a, TOKENS, expected);
+	for (uint32_t at = 0; at < TOKENS; at += 40) {
+		struct qmw_forward_item item = {
+			.sequence = b, .tokens = tokens + at, .count = 40, .logits = logits};
+
+		for (int what = 0; what < 4; what++) {
+			failing = qmk_cpu_ops;
+			failing.pack = what % 2 ? fail_late_pack : qmk_cpu_ops.pack;
+			failing.attend = what % 2 ? qmk_cpu_ops.attend : fail_late_attend;
+			calls_left = what / 2; /* in the first or in a later layer or span */
+			if (what % 2 && at / 64 == (at + 40) / 64)
+				continue; /* fills no block */
+			rig.model->ops = &failing;
+			assert_int_equal(
+				qmw_model_forward(rig.model, rig.context, &rig.pool, &item, 1),
+				QMLA_ERR_INTERNAL);
+			rig.model->ops = &qmk_cpu_ops;
+			assert_int_equal(qmw_sequence_length(b), at);
+		}
+		feed(&rig, b, 40, logits);
+	}
+	assert_same_logits(&rig, expected, logits, 0);
+	assert_same_blocks(&rig, a, b);
+	qmw_sequence_destroy(a);
+	qmw_sequence_destroy(b);
+	free(expected);
+	free(logits);
+	rig_close(&rig);
+}
+
+struct caller {
+	const struct qmw_model *model;
+	float *logits;
+	qmla_status_t status;
+};
+
+static void *read_alone(void *argument)
+{
+	struct caller *caller = argument;
+	struct qmw_runner *runner;
+	const float *logits;
+
+	caller->status = qmw_runner_create(caller->model, TOKENS, &runner);
+	if (caller->status)
+		return NULL;
+	for (uint32_t at = 0; at < TOKENS && !caller->status; at += 25) {
+		caller->status = qmw_runner_feed(runner, tokens + at, 25, &logits);
+		if (!caller->status)
+			memcpy(caller->logits + (size_t)at * 256, logits,
+			       (size_t)25 * 256 * sizeof(*logits));
+	}
+	qmw_runner_destroy(runner);
+	return NULL;
+}
+
+/* One model, three threads with contexts of their own. */
+static void test_concurrent_callers(void **state)
+{
+	const struct qmw_model_options options = {.threads = 2};
+	struct caller callers[3];
+	pthread_t threads[3];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, TINY, &options, TOKENS);
+	for (int i = 0; i < 3; i++) {
+		callers[i] = (struct caller){.model = rig.model, .logits = new_logits(&rig)};
+		assert_int_equal(pthread_create(&threads[i], NULL, read_alone, &callers[i]), 0);
+	}
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		assert_int_equal(callers[i].status, QMLA_OK);
+		assert_same_logits(&rig, callers[0].logits, callers[i].logits, 0);
+	}
+	for (int i = 0; i < 3; i++)
+		free(callers[i].logits);
+	rig_close(&rig);
+}
+
 static int read_text(void **state)
 {
 	size_t length;
@@ -510,6 +618,8 @@ int main(void)
 		cmocka_unit_test(test_long_past),
 		cmocka_unit_test(test_refused_calls),
 		cmocka_unit_test(test_refused_call_changes_nothing),
+		cmocka_unit_test(test_failed_call_changes_nothing),
+		cmocka_unit_test(test_concurrent_callers),
 	};
 
 	return cmocka_run_group_tests(tests, read_text, NULL);
