@@ -43,8 +43,11 @@ static void finished(void *user, const struct qmt_access_request *request, uint6
 		abort();
 }
 
+static struct qmt_server *server;
+
 static void leave(void)
 {
+	qmt_shm_ops.server_destroy(server);
 	rmdir(directory);
 }
 
@@ -60,7 +63,6 @@ static void victim_create(const char *name)
 	int fd = memfd_create("victim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	struct qmt_memory memory = {.bytes = VICTIM_BYTES, .fd = fd};
 	struct qmt_server_address address;
-	struct qmt_server *server;
 	struct qmt_handle handle;
 
 	qmc_log_configure(QMC_LOG_ERROR, QMC_LOG_TEXT);
