@@ -153,9 +153,13 @@ static char port_path[4096];
 
 static void end_at_once(int signal_number)
 {
+	static const char text[] = "qmla-node: ended at once\n";
+
 	(void)signal_number;
 	if (port_path[0])
 		unlink(port_path);
+	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+		_exit(EXIT_FAILURE);
 	_exit(EXIT_FAILURE);
 }
 
