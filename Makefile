@@ -26,7 +26,7 @@ packages:
 build: packages
 	@mkdir -p build
 	@cmake --preset $(PRESET) >build/configure-$(PRESET).log 2>&1 || { cat build/configure-$(PRESET).log; exit 1; }
-	@cmake --build $(BUILD) --parallel $(JOBS)
+	@cmake --build $(BUILD) --parallel $(JOBS) $(if $(TARGETS),--target $(TARGETS))
 
 demo: build
 	@deploy/demo/run $(BUILD)/bin
@@ -45,7 +45,7 @@ asan tsan:
 
 FUZZ_SECONDS ?= 60
 fuzz:
-	@$(MAKE) --no-print-directory build PRESET=fuzz
+	@$(MAKE) --no-print-directory build PRESET=fuzz TARGETS=fuzzers
 	@tests/fuzz/run build/fuzz $(FUZZ_SECONDS)
 
 format: packages
