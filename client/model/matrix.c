@@ -4,23 +4,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows at a time against one pair of panels: what fits the registers of AVX-512. */
-#define ROWS_MAX 8u
+#include "kernels/numeric.h"
+
+/* Most rows, and most panels, of a tile: its sums must fit the registers of AVX-512. */
+#define ROWS_MAX   8u
+#define PANELS_MAX 8u
+#define SUMS_MAX   16u
 /* Rows whose inputs stay in the second-level cache while all panels pass. */
 #define ROWS_BLOCK 96u
 
 typedef float vector __attribute__((vector_size(64), aligned(64)));
+typedef uint32_t wide __attribute__((vector_size(64), aligned(64)));
 
 struct tile {
-	const float *panels; /**< [1 or 2][K][16] */
-	size_t panel_stride;
+	const void *panels;  /**< [1 … 8] of them */
+	size_t panel_stride; /**< vectors */
 	uint32_t inputs;
 	const float *x;
 	size_t x_stride;
-	const float *bias; /**< [32] or NULL */
+	const float *bias; /**< [panels][16] or NULL */
 	float *y;
 	size_t y_stride;
-	uint32_t width; /**< outputs to store, <= 32 */
+	uint32_t width; /**< outputs to store, <= 16 panels */
 };
 
 static inline __attribute__((always_inline)) void store(const struct tile *t, uint32_t row,
@@ -34,107 +39,153 @@ static inline __attribute__((always_inline)) void store(const struct tile *t, ui
 		memcpy(y, sums, t->width * sizeof(*y));
 }
 
+/* One step of the chains: column k of the inputs by the weights at hand. */
+static inline __attribute__((always_inline)) void step_run(const struct tile *t, uint32_t rows,
+							   uint32_t panels, uint32_t k,
+							   const vector *weights, vector *sums)
+{
+	for (uint32_t r = 0; r < rows; r++)
+		for (uint32_t p = 0; p < panels; p++)
+			sums[r * panels + p] += t->x[r * t->x_stride + k] * weights[p];
+}
+
+/* Columns two at a time: a shift and a mask turn one load into both. */
+static inline __attribute__((always_inline)) void run_halves(const struct tile *t, uint32_t rows,
+							     uint32_t panels, vector *sums)
+{
+	const wide *pairs = t->panels;
+	vector even[PANELS_MAX], odd[PANELS_MAX];
+
+	for (uint32_t k = 0; k < t->inputs; k += 2) {
+		for (uint32_t p = 0; p < panels; p++) {
+			wide both = pairs[p * t->panel_stride + k / 2];
+
+			even[p] = (vector)(both << 16);
+			odd[p] = (vector)(both & 0xffff0000u);
+		}
+		step_run(t, rows, panels, k, even, sums);
+		if (k + 1 < t->inputs)
+			step_run(t, rows, panels, k + 1, odd, sums);
+	}
+}
+
+static inline __attribute__((always_inline)) void run_floats(const struct tile *t, uint32_t rows,
+							     uint32_t panels, vector *sums)
+{
+	const vector *columns = t->panels;
+	vector weights[PANELS_MAX];
+
+	for (uint32_t k = 0; k < t->inputs; k++) {
+		for (uint32_t p = 0; p < panels; p++)
+			weights[p] = columns[p * t->panel_stride + k];
+		step_run(t, rows, panels, k, weights, sums);
+	}
+}
+
 /*
  * The bias starts the chain and k is walked in order, so that every
  * instantiation (rows, panels) gives the same bits for the same element.
  */
 static inline __attribute__((always_inline)) void tile_run(const struct tile *t, uint32_t rows,
-							   uint32_t panels)
+							   uint32_t panels, bool halves)
 {
-	vector sums[ROWS_MAX][2];
-	const float *b0 = t->panels;
-	const float *b1 = t->panels + t->panel_stride;
+	vector sums[SUMS_MAX];
 
 	for (uint32_t r = 0; r < rows; r++)
 		for (uint32_t p = 0; p < panels; p++)
-			sums[r][p] = t->bias ? ((const vector *)t->bias)[p] : (vector){0};
-	for (uint32_t k = 0; k < t->inputs; k++) {
-		vector w0 = *(const vector *)(b0 + (size_t)k * QMW_PANEL);
-		vector w1 = panels == 2 ? *(const vector *)(b1 + (size_t)k * QMW_PANEL) : w0;
-
-		for (uint32_t r = 0; r < rows; r++) {
-			float x = t->x[r * t->x_stride + k];
-
-			sums[r][0] += x * w0;
-			if (panels == 2)
-				sums[r][1] += x * w1;
-		}
-	}
+			sums[r * panels + p] = t->bias ? ((const vector *)t->bias)[p] : (vector){0};
+	if (halves)
+		run_halves(t, rows, panels, sums);
+	else
+		run_floats(t, rows, panels, sums);
 	for (uint32_t r = 0; r < rows; r++)
-		store(t, r, sums[r], panels);
+		store(t, r, sums + r * panels, panels);
 }
 
-static inline __attribute__((always_inline)) void tile_rows(const struct tile *t, uint32_t rows,
-							    uint32_t panels)
+/* Few rows take more panels at once: a chain of additions alone waits for its own latency. */
+static inline __attribute__((always_inline)) void tile_any(const struct tile *t, uint32_t rows,
+							   uint32_t panels, bool halves)
 {
-	switch (rows) {
-	case 8:
-		tile_run(t, 8, panels);
+	switch (rows * PANELS_MAX + panels - 1) {
+#define TILE(r, p)                                                                                 \
+	case (r)*PANELS_MAX + (p)-1:                                                               \
+		tile_run(t, r, p, halves);                                                         \
 		break;
-	case 7:
-		tile_run(t, 7, panels);
-		break;
-	case 6:
-		tile_run(t, 6, panels);
-		break;
-	case 5:
-		tile_run(t, 5, panels);
-		break;
-	case 4:
-		tile_run(t, 4, panels);
-		break;
-	case 3:
-		tile_run(t, 3, panels);
-		break;
-	case 2:
-		tile_run(t, 2, panels);
-		break;
+		TILE(1, 8)
+		TILE(1, 4)
+		TILE(2, 4)
+		TILE(1, 2)
+		TILE(2, 2)
+		TILE(3, 2)
+		TILE(4, 2)
+		TILE(5, 2)
+		TILE(6, 2)
+		TILE(7, 2)
+		TILE(8, 2)
+		TILE(1, 1)
+		TILE(2, 1)
+		TILE(3, 1)
+		TILE(4, 1)
+		TILE(5, 1)
+		TILE(6, 1)
+		TILE(7, 1)
+		TILE(8, 1)
+#undef TILE
 	default:
-		tile_run(t, 1, panels);
-		break;
+		__builtin_unreachable();
 	}
 }
 
-/* One pair of panels (or a single last one) against a block of rows. */
+/* A group of panels against a block of rows, @step at a time. */
 static inline __attribute__((always_inline)) void
-pair_run(const struct qmw_matrix *m, uint32_t panel, uint32_t panels, const float *x,
-	 size_t x_stride, uint32_t rows, float *y, size_t y_stride, uint32_t step)
+group_run(const struct qmw_matrix *m, uint32_t panel, uint32_t panels, const float *x,
+	  size_t x_stride, uint32_t rows, float *y, size_t y_stride, uint32_t step)
 {
 	uint32_t left = m->outputs - panel * QMW_PANEL;
-	struct tile t = {.panels = m->values + (size_t)panel * m->inputs * QMW_PANEL,
-			 .panel_stride = (size_t)m->inputs * QMW_PANEL,
+	size_t stride = m->halves ? (m->inputs + 1) / 2 : m->inputs;
+	struct tile t = {.panel_stride = stride,
 			 .inputs = m->inputs,
 			 .x_stride = x_stride,
 			 .bias = m->bias ? m->bias + (size_t)panel * QMW_PANEL : NULL,
 			 .y_stride = y_stride,
 			 .width = left < panels * QMW_PANEL ? left : panels * QMW_PANEL};
 
+	t.panels = m->halves ? (const void *)(m->halves + panel * stride * QMW_PANEL)
+			     : (const void *)(m->values + panel * stride * QMW_PANEL);
 	for (uint32_t r = 0; r < rows; r += step) {
 		uint32_t count = rows - r < step ? rows - r : step;
 
 		t.x = x + r * x_stride;
 		t.y = y + r * y_stride + (size_t)panel * QMW_PANEL;
-		if (panels == 2)
-			tile_rows(&t, count, 2);
+		if (m->halves)
+			tile_any(&t, count, panels, true);
 		else
-			tile_rows(&t, count, 1);
+			tile_any(&t, count, panels, false);
 	}
+}
+
+/* Largest group of panels that @p rows rows leave registers for; @sums of them there are. */
+static uint32_t group_panels(uint32_t rows, uint32_t pair, uint32_t sums)
+{
+	uint32_t panels = rows == 1 ? sums / 2 : rows == 2 ? sums / 4 : pair;
+
+	return panels > pair ? panels : pair;
 }
 
 static inline __attribute__((always_inline)) void
 apply(const struct qmw_matrix *m, uint32_t first, uint32_t last, const float *x, size_t x_stride,
-      uint32_t rows, float *y, size_t y_stride, uint32_t pair, uint32_t step)
+      uint32_t rows, float *y, size_t y_stride, uint32_t pair, uint32_t step, uint32_t sums)
 {
 	for (uint32_t r = 0; r < rows; r += ROWS_BLOCK) {
 		uint32_t count = rows - r < ROWS_BLOCK ? rows - r : ROWS_BLOCK;
-		uint32_t panel = first;
+		uint32_t panels = group_panels(count, pair, sums);
 
-		for (; panel + pair <= last; panel += pair)
-			pair_run(m, panel, pair, x + r * x_stride, x_stride, count,
-				 y + r * y_stride, y_stride, step);
-		if (panel < last)
-			pair_run(m, panel, 1, x + r * x_stride, x_stride, count, y + r * y_stride,
-				 y_stride, step);
+		for (uint32_t panel = first; panel < last; panel += panels) {
+			while (panels > last - panel)
+				panels /= 2;
+			group_run(m, panel, panels, x + r * x_stride, x_stride, count,
+				  y + r * y_stride, y_stride, step);
+		}
 	}
 }
 
@@ -144,7 +195,7 @@ __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma"))) static void
 apply_avx512(const struct qmw_matrix *m, uint32_t first, uint32_t last, const float *x,
 	     size_t x_stride, uint32_t rows, float *y, size_t y_stride)
 {
-	apply(m, first, last, x, x_stride, rows, y, y_stride, 2, 8);
+	apply(m, first, last, x, x_stride, rows, y, y_stride, 2, 8, 16);
 }
 
 /* 6 rows x 1 panel: 12 of 16 registers of 32 bytes. */
@@ -153,14 +204,14 @@ __attribute__((target("avx2,fma"))) static void apply_avx2(const struct qmw_matr
 							   const float *x, size_t x_stride,
 							   uint32_t rows, float *y, size_t y_stride)
 {
-	apply(m, first, last, x, x_stride, rows, y, y_stride, 1, 6);
+	apply(m, first, last, x, x_stride, rows, y, y_stride, 1, 6, 8);
 }
 #endif
 
 static void apply_plain(const struct qmw_matrix *m, uint32_t first, uint32_t last, const float *x,
 			size_t x_stride, uint32_t rows, float *y, size_t y_stride)
 {
-	apply(m, first, last, x, x_stride, rows, y, y_stride, 1, 2);
+	apply(m, first, last, x, x_stride, rows, y, y_stride, 1, 2, 4);
 }
 
 void qmw_matrix_apply(const struct qmw_matrix *matrix, uint32_t first, uint32_t last,
@@ -180,43 +231,78 @@ void qmw_matrix_apply(const struct qmw_matrix *matrix, uint32_t first, uint32_t 
 	apply_plain(matrix, first, last, x, x_stride, rows, y, y_stride);
 }
 
-static float *aligned_floats(size_t count)
+static void *aligned_zeros(size_t count, size_t size)
 {
-	size_t bytes = (count * sizeof(float) + 63) / 64 * 64;
-	float *p = aligned_alloc(64, bytes ? bytes : 64);
+	size_t bytes = (count * size + 63) / 64 * 64;
+	void *p = aligned_alloc(64, bytes ? bytes : 64);
 
 	if (p)
 		memset(p, 0, bytes);
 	return p;
 }
 
+static bool all_bf16(uint32_t outputs, uint32_t inputs, const float *weights, size_t stride)
+{
+	for (uint32_t n = 0; n < outputs; n++)
+		for (uint32_t k = 0; k < inputs; k++)
+			if (qmk_float_bits(weights[n * stride + k]) & 0xffffu)
+				return false;
+	return true;
+}
+
+static void pack_values(struct qmw_matrix *m, const float *weights, size_t stride)
+{
+	for (uint32_t n = 0; n < m->outputs; n++) {
+		float *to = m->values + (size_t)(n / QMW_PANEL) * m->inputs * QMW_PANEL;
+
+		for (uint32_t k = 0; k < m->inputs; k++)
+			to[(size_t)k * QMW_PANEL + n % QMW_PANEL] = weights[n * stride + k];
+	}
+}
+
+static void pack_halves(struct qmw_matrix *m, const float *weights, size_t stride)
+{
+	for (uint32_t n = 0; n < m->outputs; n++) {
+		uint32_t *to =
+			m->halves + (size_t)(n / QMW_PANEL) * ((m->inputs + 1) / 2) * QMW_PANEL;
+
+		for (uint32_t k = 0; k < m->inputs; k++)
+			to[(size_t)(k / 2) * QMW_PANEL + n % QMW_PANEL] |=
+				qmk_float_bits(weights[n * stride + k]) >> (k % 2 ? 0 : 16);
+	}
+}
+
 qmla_status_t qmw_matrix_init(struct qmw_matrix *matrix, uint32_t outputs, uint32_t inputs,
 			      const float *weights, size_t stride, const float *bias)
 {
-	uint32_t panels = (outputs + QMW_PANEL - 1) / QMW_PANEL;
-	float *values = aligned_floats((size_t)panels * inputs * QMW_PANEL);
-	float *copy = bias ? aligned_floats((size_t)panels * QMW_PANEL) : NULL;
+	struct qmw_matrix m = {.outputs = outputs, .inputs = inputs};
+	size_t column;
 
-	if (!values || (bias && !copy)) {
-		free(values);
-		free(copy);
+	m.panels = (outputs + QMW_PANEL - 1) / QMW_PANEL;
+	column = (size_t)m.panels * QMW_PANEL;
+	if (all_bf16(outputs, inputs, weights, stride))
+		m.halves = aligned_zeros(column * ((inputs + 1) / 2), sizeof(*m.halves));
+	else
+		m.values = aligned_zeros(column * inputs, sizeof(*m.values));
+	m.bias = bias ? aligned_zeros(column, sizeof(*m.bias)) : NULL;
+	if ((!m.halves && !m.values) || (bias && !m.bias)) {
+		qmw_matrix_fini(&m);
 		return QMLA_ERR_NO_MEMORY;
 	}
-	for (uint32_t n = 0; n < outputs; n++) {
-		float *panel = values + (size_t)(n / QMW_PANEL) * inputs * QMW_PANEL;
-
-		for (uint32_t k = 0; k < inputs; k++)
-			panel[(size_t)k * QMW_PANEL + n % QMW_PANEL] = weights[n * stride + k];
-	}
+	if (m.halves)
+		pack_halves(&m, weights, stride);
+	else
+		pack_values(&m, weights, stride);
 	if (bias)
-		memcpy(copy, bias, outputs * sizeof(*bias));
-	*matrix = (struct qmw_matrix){outputs, inputs, panels, values, copy};
+		memcpy(m.bias, bias, outputs * sizeof(*bias));
+	*matrix = m;
 	return QMLA_OK;
 }
 
 void qmw_matrix_fini(struct qmw_matrix *matrix)
 {
 	free(matrix->values);
+	free(matrix->halves);
 	free(matrix->bias);
 	*matrix = (struct qmw_matrix){0};
 }

@@ -22,7 +22,14 @@ struct qmw_matrix {
 	uint32_t outputs; /**< N */
 	uint32_t inputs;  /**< K */
 	uint32_t panels;  /**< ceil(N / 16) */
-	float *values;    /**< [panels][K][16], zero behind N; 64-byte aligned; owned */
+	/**
+	 * One of the two, zero behind N and K, 64-byte aligned, owned. Weights that are
+	 * all bfloat16 values are kept as such, which gives the same bits at half the
+	 * memory traffic.
+	 */
+	float *values;    /**< [panels][K][16] */
+	uint32_t *halves; /**< [panels][ceil(K / 2)][16]: an even k in the low half, the next in the
+			     high */
 	float *bias;      /**< [panels * 16] or NULL; owned */
 };
 

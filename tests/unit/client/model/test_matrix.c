@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "client/model/matrix.h"
+#include "kernels/numeric.h"
 #include "tests/unit/client/model/fixture.h"
 
 #define ROWS 101u
@@ -32,12 +33,19 @@ static float *random_floats(size_t count, uint64_t seed)
 	return values;
 }
 
-/* Weights with a stride larger than their rows. */
-static struct sample make(uint32_t outputs, uint32_t inputs, bool biased)
+static float to_bf16(float value)
+{
+	return qmk_bf16_to_float(qmk_float_to_bf16(value));
+}
+
+/* Weights with a stride larger than their rows; bfloat16 values are stored otherwise. */
+static struct sample make(uint32_t outputs, uint32_t inputs, bool biased, bool bf16)
 {
 	struct sample s = {.outputs = outputs, .inputs = inputs};
 
 	s.weights = random_floats((size_t)outputs * (inputs + 3), 1);
+	for (size_t i = 0; bf16 && i < (size_t)outputs * (inputs + 3); i++)
+		s.weights[i] = to_bf16(s.weights[i]);
 	s.bias = biased ? random_floats(outputs, 2) : NULL;
 	s.x = random_floats((size_t)ROWS * (inputs + 5), 3);
 	assert_int_equal(qmw_matrix_init(&s.matrix, outputs, inputs, s.weights, inputs + 3, s.bias),
@@ -67,8 +75,8 @@ static double exact(const struct sample *s, uint32_t row, uint32_t n)
 static void test_products(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < 2 * sizeof(shapes) / sizeof(shapes[0]); i++) {
-		struct sample s = make(shapes[i / 2][0], shapes[i / 2][1], i % 2);
+	for (size_t i = 0; i < 4 * sizeof(shapes) / sizeof(shapes[0]); i++) {
+		struct sample s = make(shapes[i / 4][0], shapes[i / 4][1], i % 2, i / 2 % 2);
 		size_t stride = s.outputs + 7;
 		float *y = malloc(ROWS * stride * sizeof(*y));
 
@@ -82,6 +90,7 @@ static void test_products(void **state)
 			for (size_t n = s.outputs; n < stride; n++)
 				assert_true(y[r * stride + n] == -77);
 		}
+		assert_true((s.matrix.halves != NULL) == (i / 2 % 2));
 		free(y);
 		drop(&s);
 	}
@@ -91,8 +100,8 @@ static void test_products(void **state)
 static void test_rows_are_independent(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-		struct sample s = make(shapes[i][0], shapes[i][1], true);
+	for (size_t i = 0; i < 2 * sizeof(shapes) / sizeof(shapes[0]); i++) {
+		struct sample s = make(shapes[i / 2][0], shapes[i / 2][1], true, i % 2);
 		float *whole = calloc((size_t)ROWS * s.outputs, sizeof(*whole));
 		float *part = calloc((size_t)ROWS * s.outputs, sizeof(*part));
 
@@ -117,11 +126,43 @@ static void test_rows_are_independent(void **state)
 	}
 }
 
+/* The two ways of storing bfloat16 weights give the same bits. */
+static void test_storage_is_invisible(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+		struct sample s = make(shapes[i][0], shapes[i][1], true, true);
+		struct sample t = make(shapes[i][0], shapes[i][1], true, true);
+		float *y = calloc((size_t)2 * ROWS * s.outputs, sizeof(*y));
+		float *z = y + (size_t)ROWS * s.outputs;
+		size_t stride = t.inputs + 3;
+
+		/* One weight more in the mantissa, then its product taken off: k last, x zero. */
+		qmw_matrix_fini(&t.matrix);
+		t.weights[(t.outputs - 1) * stride + t.inputs - 1] += 0x1p-20f;
+		for (uint32_t r = 0; r < ROWS; r++)
+			s.x[r * (s.inputs + 5) + s.inputs - 1] = 0;
+		assert_int_equal(
+			qmw_matrix_init(&t.matrix, t.outputs, t.inputs, t.weights, stride, t.bias),
+			QMLA_OK);
+		assert_true(s.matrix.halves && t.matrix.values);
+		qmw_matrix_apply(&s.matrix, 0, s.matrix.panels, s.x, s.inputs + 5, ROWS, y,
+				 s.outputs);
+		qmw_matrix_apply(&t.matrix, 0, t.matrix.panels, s.x, s.inputs + 5, ROWS, z,
+				 s.outputs);
+		assert_memory_equal(y, z, (size_t)ROWS * s.outputs * sizeof(*y));
+		free(y);
+		drop(&s);
+		drop(&t);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_products),
 		cmocka_unit_test(test_rows_are_independent),
+		cmocka_unit_test(test_storage_is_invisible),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
