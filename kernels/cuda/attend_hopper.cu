@@ -198,20 +198,19 @@ static __device__ __forceinline__ void consume_page(const page_view &view, uint8
 	{
 		const uint32_t scales = view.page + C::SCALES + 2 * (at.warp * 16 + at.g);
 		int acc[K::SUMS][K::COLUMNS / 2];
-		uint32_t keys[4][4];
+		rope_keys<K> keys;
 
-		content_products<K>(view.page, view.query, at, acc);
+		content_products<K>(view.page, view.query, at, acc, keys);
 		for (int r = 0; r < 2; r++)
 			scale[r] = __half2float(__ushort_as_half(
 				(unsigned short)load_shared_half(scales + 16 * r)));
-		attend_keys<K>(view.page, at, keys); /* while the products run */
 		wgmma_wait<0>();
 		content_scores<K>(acc, at.base + K::FACTORS + (at.head_part * K::N + 2 * at.q) * 8,
 				  scale, run, score);
 		wgmma_fence();
 #pragma unroll
 		for (int k = 0; k < 4; k++)
-			wgmma_f16(score, keys[k], view.turned + k * 2, 1);
+			wgmma_f16(score, keys.a[k], view.turned + k * 2, 1);
 		wgmma_commit();
 		wgmma_wait<0>();
 	}
@@ -294,7 +293,6 @@ static __device__ void consume(const attend_params &p, uint8_t *shared, uint32_t
 			__syncwarp();
 			if (at.lane == 0)
 				barrier_arrive(bars + 16 * stage + 8);
-			wgmma_wait<0>();
 			buffer ^= 1;
 			stage += K::LANES;
 			if (stage >= K::STAGES) {
@@ -302,6 +300,7 @@ static __device__ void consume(const attend_params &p, uint8_t *shared, uint32_t
 				parity ^= 1;
 			}
 		}
+		wgmma_wait<0>();
 		pages_before += pages;
 		if (K::LANES > 1)
 			join_groups<K>(base, at, run, out);

@@ -6,65 +6,69 @@
 #include "kernels/cuda/attend_score.cuh"
 
 /*
- * Output rows: from 16 tokens' words of codes, the A fragments of one chunk's m64 tiles.
+ * Output rows: from 16 tokens' words of codes, the A fragment of one m64 tile of a chunk.
  * A word holds two tokens' two bytes; tile t has field 2t % FIELDS of byte 2t / FIELDS in
  * its upper eight rows and the next field in its lower eight, masked, not shifted.
  */
 template <class C>
-static __device__ __forceinline__ void expand_chunk(uint32_t first, uint32_t second,
-						    uint32_t (&a)[C::FIELDS][4])
+static __device__ __forceinline__ void expand_tile(uint32_t first, uint32_t second, int t,
+						   uint32_t (&a)[4])
 {
-	const uint32_t upper[2] = {first, __byte_perm(first, 0, 0x4341)};
-	const uint32_t lower[2] = {second, __byte_perm(second, 0, 0x4341)};
-
 #pragma unroll
-	for (int t = 0; t < C::FIELDS; t++)
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			const int field = (2 * t + i) % C::FIELDS, byte = (2 * t + i) / C::FIELDS;
-			const uint32_t mask = ((1u << (C::BITS * (field + 1))) - 1) * 0x00010001u;
+	for (int i = 0; i < 2; i++) {
+		const int field = (2 * t + i) % C::FIELDS, byte = (2 * t + i) / C::FIELDS;
+		const uint32_t mask = ((1u << (C::BITS * (field + 1))) - 1) * 0x00010001u;
+		const uint32_t upper = byte ? __byte_perm(first, 0, 0x4341) : first;
+		const uint32_t lower = byte ? __byte_perm(second, 0, 0x4341) : second;
+		/* A byte spread by the permutation has nothing above it to mask. */
+		const bool whole = byte && field + 1 == C::FIELDS;
 
-			/* A byte spread by the permutation has nothing above it to mask. */
-			a[t][i] = field + 1 == C::FIELDS && byte ? upper[1] : upper[byte] & mask;
-			a[t][i + 2] =
-				field + 1 == C::FIELDS && byte ? lower[1] : lower[byte] & mask;
-		}
+		a[i] = whole ? upper : upper & mask;
+		a[i + 2] = whole ? lower : lower & mask;
+	}
 }
 
+/**
+ * Output += V P: 32 tiles of 16 tokens, in batches whose fragments are made while the one
+ * before runs. A matrix load has the words of two chunks. The last batches are left in
+ * flight.
+ */
 template <class K>
 static __device__ __forceinline__ void accumulate(uint32_t page, uint64_t prob, const place &at,
 						  float (&out)[8][K::N / 2])
 {
 	using C = typename K::codes;
-	const uint32_t row = page + (at.lane % 8 + at.lane / 8 % 2 * 8) * C::ROW_BYTES;
-	const uint32_t chunk = at.warp * C::WARP_CHUNKS + at.lane / 16;
-	const uint32_t x = reverse3(at.lane % 8);
-	uint32_t a[2][C::FIELDS][4];
-	constexpr int PAIRS = C::WARP_CHUNKS / 2;
+	constexpr int TILES = K::N == 16 ? 4 : 2; /* of a batch */
+	constexpr int LOAD = 2 * C::FIELDS;       /* tiles of a matrix load */
+	constexpr int LOADS = C::WARP_CHUNKS / 2; /* of 16 tokens */
+	const uint32_t row = page + (at.lane % 8 + at.lane / 8 % 2 * 8) * C::ROW_BYTES +
+			     ((at.warp * C::WARP_CHUNKS + at.lane / 16) ^ reverse3(at.lane % 8)) * 16;
+	uint32_t word[2][4], a[2][TILES][4];
 
+	load_matrices_transposed(word[0], row);
 #pragma unroll
-	for (int k = 0; k < 4; k++)
-#pragma unroll
-		for (int pair = 0; pair < PAIRS; pair++) {
-			uint32_t word[4];
+	for (int n = 0; n < 32; n += TILES) {
+		const int b = n / TILES % 2, next = n / LOAD + 1;
 
-			load_matrices_transposed(word, row + k * 16 * C::ROW_BYTES +
-							       ((chunk + 2 * pair) ^ x) * 16);
+		if (n % LOAD == 0 && next < 32 / LOAD)
+			load_matrices_transposed(word[next % 2],
+						 (row ^ next % LOADS * 32) +
+							 next / LOADS * 16 * C::ROW_BYTES);
+		if (n >= 2 * TILES)
+			wgmma_wait<1>();
 #pragma unroll
-			for (int i = 0; i < 2; i++) {
-				const int batch = (k * PAIRS + pair) * 2 + i;
+		for (int t = 0; t < TILES; t++) {
+			const int chunk = (n + t) / C::FIELDS % 2;
+			const uint32_t(&w)[4] = word[n / LOAD % 2];
 
-				if (batch >= 2)
-					wgmma_wait<1>();
-				expand_chunk<C>(word[2 * i], word[2 * i + 1], a[i]);
-				wgmma_fence();
-#pragma unroll
-				for (int t = 0; t < C::FIELDS; t++)
-					wgmma_f16(out[(pair * 2 + i) * C::FIELDS + t], a[i][t],
-						  prob + k * 2, 1);
-				wgmma_commit();
-			}
+			expand_tile<C>(w[2 * chunk], w[2 * chunk + 1], (n + t) % C::FIELDS, a[b][t]);
 		}
+		wgmma_fence();
+#pragma unroll
+		for (int t = 0; t < TILES; t++)
+			wgmma_f16(out[(n + t) % 8], a[b][t], prob + n / 8 * 2, 1);
+		wgmma_commit();
+	}
 }
 
 /**

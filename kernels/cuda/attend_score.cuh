@@ -42,56 +42,75 @@ static __device__ __forceinline__ uint32_t load_shared_half(uint32_t address)
 	return bits;
 }
 
+/** The codes' bits 4 to 7 of both halves under fp16's 1024: 1024 + 16 u. */
+static __device__ __forceinline__ uint32_t code_under_1024(uint32_t word, uint32_t magic)
+{
+	uint32_t r;
+
+	/* One instruction takes one immediate, so the other constant is in a register. */
+	asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(word), "n"(0x00f000f0), "r"(magic));
+	return r;
+}
+
 /**
  * RoPE keys of two tokens (rows g and g + 8 of the warp's 16) as A fragments of four
  * k16 steps: a[step][row + 2 * chunk] = the codes (step, step + 4) of the 8-code word.
  * Turned by the token's place in its page only: the page's own angle is in the query.
+ * Work is in PARTS, to be put between the steps of the content product.
  */
-template <class K>
-static __device__ __forceinline__ void attend_keys(uint32_t page, const place &at,
-						   uint32_t (&a)[4][4])
-{
-	using C = typename K::codes;
-	const __half2 sixteenth = __float2half2_rn(0.0625f), minus = __float2half2_rn(-71.5f);
-	const uint32_t token = at.warp * 16 + at.lane % 16;
-	const uint32_t chunk = at.lane / 16 ^ (token >> 2 & 1);
-	const uint32_t scales = page + C::KEY_SCALES + 2 * (at.warp * 16 + at.g);
+template <class K> struct rope_keys {
+	static constexpr int PARTS = 6;
+	uint32_t a[4][4];
 	uint32_t word[4];
+	uint32_t scale[2];
+	uint32_t magic;
 
-	load_matrices(word, page + C::KEYS + token * 32 + chunk * 16);
-	const __half2 scale[2] = {as_half2(load_shared_half(scales) * 0x10001u),
-				  as_half2(load_shared_half(scales + 16) * 0x10001u)};
-#pragma unroll
-	for (int c = 0; c < 2; c++) {
-		const uint4 m = load_shared4(at.base + K::MEANS + at.q * 32 + c * 16);
+	__device__ __forceinline__ void load(uint32_t page, const place &at)
+	{
+		using C = typename K::codes;
+		const uint32_t token = at.warp * 16 + at.lane % 16;
+		const uint32_t chunk = at.lane / 16 ^ (token >> 2 & 1);
+		const uint32_t scales = page + C::KEY_SCALES + 2 * (at.warp * 16 + at.g);
+
+		load_matrices(word, page + C::KEYS + token * 32 + chunk * 16);
+		scale[0] = load_shared_half(scales);
+		scale[1] = load_shared_half(scales + 16);
+		asm volatile("mov.b32 %0, 0x64006400;" : "=r"(magic));
+	}
+
+	/* Codes of one chunk to values: scale * (u - 7.5) + mean. */
+	template <int CHUNK> __device__ __forceinline__ void expand(const place &at)
+	{
+		const __half2 sixteenth = __float2half2_rn(0.0625f),
+			      minus = __float2half2_rn(-71.5f);
+		const uint4 m = load_shared4(at.base + K::MEANS + at.q * 32 + CHUNK * 16);
 		const uint32_t mu[4] = {m.x, m.y, m.z, m.w};
 
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
-			const int r = 2 * c + i;
-			const uint32_t shifted[4] = {word[r] << 4, word[r], word[r] >> 4,
-						     word[r] >> 8};
+			const uint32_t w = word[2 * CHUNK + i];
+			const uint32_t shifted[4] = {w << 4, w, w >> 4, w >> 8};
 
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
-				/* 0x6400 is 1024: the field as 1024 + 16 u, then exactly u - 7.5.
-				 */
-				uint32_t field = (shifted[e] & 0x00f000f0u) | 0x64006400u;
+				const __half2 field = as_half2(code_under_1024(shifted[e], magic));
 
-				a[e][r] =
-					as_word(__hfma2(__hfma2(as_half2(field), sixteenth, minus),
-							scale[i], as_half2(mu[e])));
+				/* Exactly u - 7.5 inside. */
+				a[e][2 * CHUNK + i] = as_word(
+					__hfma2(__hfma2(field, sixteenth, minus),
+						as_half2(scale[i] * 0x10001u), as_half2(mu[e])));
 			}
 		}
 	}
+
 	/* Couples (x, y): chunks 0 and 1 of a step, or steps 2v and 2v + 1 of a chunk. */
-#pragma unroll
-	for (int v = 0; v < 4; v++) {
-		const uint4 t = load_shared4(at.base + K::TURNS + (v * 128 + at.thread) * 16);
+	template <int V> __device__ __forceinline__ void turn(const place &at)
+	{
+		const uint4 t = load_shared4(at.base + K::TURNS + (V * 128 + at.thread) * 16);
 
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
-			const int u = v % 2 * 2 + i, row = v / 2;
+			const int u = V % 2 * 2 + i, row = V / 2;
 			const __half2 c = as_half2(i ? t.z : t.x), s = as_half2(i ? t.w : t.y);
 			uint32_t &xa = K::HALF_SPLIT ? a[u][row] : a[u % 2 * 2][row + u / 2 * 2];
 			uint32_t &ya =
@@ -102,24 +121,44 @@ static __device__ __forceinline__ void attend_keys(uint32_t page, const place &a
 			ya = as_word(__hfma2(x, s, __hmul2(y, c)));
 		}
 	}
-}
+
+	__device__ __forceinline__ void part(int index, const place &at)
+	{
+		if (index == 0)
+			expand<0>(at);
+		else if (index == 1)
+			expand<1>(at);
+		else if (index == 2)
+			turn<0>(at);
+		else if (index == 3)
+			turn<1>(at);
+		else if (index == 4)
+			turn<2>(at);
+		else
+			turn<3>(at);
+	}
+};
 
 /**
- * Integer products of 64 tokens with the query images, left in flight. acc[f] is the sum
- * against the byte masked to fields 0 … f; with one sum, the byte shifted to count alike.
+ * Integer products of 64 tokens with the query images, left in flight; the RoPE keys are
+ * made while they run. acc[f] is the sum against the byte masked to fields 0 … f; with one
+ * sum, the byte shifted to count alike. Waits for products of before, by the way.
  */
 template <class K>
-static __device__ __forceinline__ void content_products(uint32_t page, uint64_t query,
-							const place &at,
-							int (&acc)[K::SUMS][K::COLUMNS / 2])
+static __device__ __forceinline__ void
+content_products(uint32_t page, uint64_t query, const place &at,
+		 int (&acc)[K::SUMS][K::COLUMNS / 2], rope_keys<K> &keys)
 {
 	using C = typename K::codes;
-	const uint32_t row = page + (at.warp * 16 + at.lane % 16) * C::ROW_BYTES;
-	const uint32_t x = at.lane / 16 ^ reverse3(at.lane % 8);
+	/* Pages begin at multiples of 256: the permutation of chunks is one exclusive or. */
+	const uint32_t row = page + (at.warp * 16 + at.lane % 16) * C::ROW_BYTES +
+			     (at.lane / 16 ^ reverse3(at.lane % 8)) * 16;
 	uint32_t raw[3][4], masked[2][C::FIELDS - 1][4];
 
-	load_matrices(raw[0], row + x * 16);
-	load_matrices(raw[1], row + (x ^ 2) * 16);
+	load_matrices(raw[0], row);
+	load_matrices(raw[1], row ^ 32);
+	keys.load(page, at);
+	wgmma_wait<0>();
 #pragma unroll
 	for (int z = 0; z < C::STEPS; z++) {
 		const int b = z % 3, c = z % 2;
@@ -149,11 +188,15 @@ static __device__ __forceinline__ void content_products(uint32_t page, uint64_t 
 					 K::SUMS == 1 || z > 0);
 		}
 		wgmma_commit();
+#pragma unroll
+		for (int part = 0; part < rope_keys<K>::PARTS; part++)
+			if ((part + 2) * C::STEPS / (rope_keys<K>::PARTS + 2) == z)
+				keys.part(part, at);
 		if (z + 1 < C::STEPS) {
 			if (z > 0)
 				wgmma_wait<1>();
 			if (z + 2 < C::STEPS)
-				load_matrices(raw[(z + 2) % 3], row + (x ^ 2 * (z + 2)) * 16);
+				load_matrices(raw[(z + 2) % 3], row ^ 32 * (z + 2));
 		}
 	}
 }
