@@ -17,7 +17,8 @@
 #define JSON_NAME  "quantmla.json"
 #define DATA_NAME  "quantmla.safetensors"
 #define JSON_LIMIT ((size_t)16 << 20)
-#define REMEDY     "make the constants again for this checkpoint, or run with --ignore-calibration"
+#define REMEDY                                                                                     \
+	"make the constants again for this checkpoint, or remove " JSON_NAME " to run without"
 
 static qmla_status_t parse_rotation(const char *name, enum qmw_rotation *rotation)
 {
@@ -256,8 +257,8 @@ static qmla_status_t read_layers(const char *directory, const struct qmw_config 
 
 	if (!status && !qmw_file_exists(path)) {
 		qmc_error(COMPONENT,
-			  "%s is missing beside " JSON_NAME "; copy it, or run with "
-			  "--ignore-calibration",
+			  "%s is missing beside " JSON_NAME "; copy it, or remove " JSON_NAME
+			  " to run without",
 			  path);
 		status = QMLA_ERR_NOT_FOUND;
 	}
