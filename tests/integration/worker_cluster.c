@@ -225,7 +225,7 @@ void process_kill(struct process *process)
 
 int process_stop(struct process *process)
 {
-	qmc_time_t deadline = qmc_clock_after(15 * QMC_NS_PER_S);
+	qmc_time_t deadline = qmc_clock_after(60 * QMC_NS_PER_S);
 	int status;
 
 	if (process->pid <= 0)

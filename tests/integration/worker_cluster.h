@@ -55,7 +55,7 @@ void process_signal(const struct process *process, int signal);
 /** SIGKILL, and waits for the end. */
 void process_kill(struct process *process);
 
-/** SIGTERM; the exit status, or -1 when it did not end within 15 s or by itself. */
+/** SIGTERM; the exit status, or -1 when it did not end within 60 s or by itself. */
 int process_stop(struct process *process);
 
 /** True when @p text is in the process's log. */

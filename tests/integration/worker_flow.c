@@ -311,20 +311,22 @@ static void test_sigterm_lets_running_requests_finish(void **state)
 	struct process *own = cluster_worker(&cluster, "decode", NULL, NULL, NULL);
 	Qmla__V1__WorkerStatsResponse stats = {0};
 	pthread_t thread;
+	int status;
 
 	(void)state;
 	assert_non_null(own);
-	prompt_make(&prompt, 300, 51);
-	running.ask = ask_for(&prompt, 400);
+	prompt_make(&prompt, 100, 51);
+	running.ask = ask_for(&prompt, 150);
 	running.ask.address = own->address;
 	pthread_create(&thread, NULL, ask_thread, &running);
 	while (stats.tokens_generated == 0 && ask_stats(own->address, &stats) == QMLA_OK)
 		continue;
 	process_signal(own, SIGTERM);
-	assert_int_equal(process_stop(own), 0);
+	status = process_stop(own);
 	pthread_join(thread, NULL);
+	assert_int_equal(status, 0);
 	assert_int_equal(running.answer.status, QMLA_OK);
-	assert_int_equal(running.answer.count, 400);
+	assert_int_equal(running.answer.count, 150);
 	ask_worker(&running.ask, &late);
 	assert_int_not_equal(late.status, QMLA_OK);
 }
