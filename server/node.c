@@ -10,9 +10,9 @@
 
 #include "common/http_endpoint.h"
 #include "common/log.h"
+#include "common/port_file.h"
 #include "server/memory_limit.h"
 #include "server/metrics.h"
-#include "server/port_file.h"
 #include "server/service.h"
 #include "server/version.h"
 
@@ -25,7 +25,7 @@ struct node {
 	struct qmp_tls tls;
 	struct qms_service *service;
 	struct qmc_http_endpoint *http;
-	struct qms_port_file *port_file;
+	struct qmc_port_file *port_file;
 };
 
 /* Connections are many and the default soft limit is small; the hard one is the operator's. */
@@ -66,7 +66,7 @@ static qmla_status_t start_http(struct node *node)
 
 static qmla_status_t publish_ports(struct node *node)
 {
-	struct qms_port_file_values values = {
+	struct qmc_port_file_values values = {
 		.node_id = qms_service_node_id(node->service),
 		.incarnation = qms_service_incarnation(node->service),
 		.grpc = qms_service_port(node->service),
@@ -74,7 +74,7 @@ static qmla_status_t publish_ports(struct node *node)
 		.http = node->http ? qmc_http_endpoint_port(node->http) : 0,
 	};
 
-	return node->port_file ? qms_port_file_publish(node->port_file, &values) : QMLA_OK;
+	return node->port_file ? qmc_port_file_publish(node->port_file, &values) : QMLA_OK;
 }
 
 static qmla_status_t start(struct node *node)
@@ -86,7 +86,7 @@ static qmla_status_t start(struct node *node)
 	qms_node_options_service(options, &node->tls, &config);
 	status = qms_memory_limit_check(options->pool_size, options->huge_pages);
 	if (status == QMLA_OK && options->port_file)
-		status = qms_port_file_create(options->port_file, &node->port_file);
+		status = qmc_port_file_create(options->port_file, &node->port_file);
 	if (status == QMLA_OK)
 		status = qms_service_create(&config, &node->service);
 	if (status == QMLA_OK)
@@ -98,13 +98,17 @@ static qmla_status_t start(struct node *node)
 	return publish_ports(node);
 }
 
+/* For the handler of a hard end, which runs on this thread. */
+static const struct qmc_port_file *volatile port_file;
+
 static void stop(struct node *node)
 {
 	if (node->service)
 		qms_service_set_ready(node->service, false);
 	qmc_http_endpoint_destroy(node->http);
 	qms_service_destroy(node->service, STOP_GRACE);
-	qms_port_file_destroy(node->port_file);
+	port_file = NULL;
+	qmc_port_file_destroy(node->port_file);
 }
 
 static void reload(struct node *node)
@@ -148,16 +152,12 @@ static void wait_for_end(struct node *node)
 	}
 }
 
-/* For the handler below; set before it is. */
-static char port_path[4096];
-
 static void end_at_once(int signal_number)
 {
 	static const char text[] = "qmla-node: ended at once\n";
 
 	(void)signal_number;
-	if (port_path[0])
-		unlink(port_path);
+	qmc_port_file_remove(port_file);
 	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
 		_exit(EXIT_FAILURE);
 	_exit(EXIT_FAILURE);
@@ -169,8 +169,7 @@ static void arm_hard_end(const struct node *node)
 	struct sigaction action = {.sa_handler = end_at_once};
 	sigset_t set;
 
-	if (node->options->port_file)
-		snprintf(port_path, sizeof(port_path), "%s", node->options->port_file);
+	port_file = node->port_file;
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
@@ -233,7 +232,7 @@ int qms_node_run(struct qms_node_options *options)
 	wait_for_end(&node);
 	if (drain(&node)) {
 		qmc_warn("node", "second signal: ending at once");
-		qms_port_file_destroy(node.port_file);
+		qmc_port_file_destroy(node.port_file);
 		_exit(EXIT_FAILURE);
 	}
 	arm_hard_end(&node);
