@@ -44,7 +44,10 @@ struct qmc_options {
 	const char *epilogue; /**< examples and exit codes, NULL: none */
 	const struct qmc_option *table;
 	size_t count;
+	int max_operands; /**< 0: any number, QMC_OPERANDS_NONE, or a limit */
 };
+
+#define QMC_OPERANDS_NONE (-1)
 
 enum qmc_options_result { QMC_OPTIONS_RUN, QMC_OPTIONS_EXIT_OK, QMC_OPTIONS_EXIT_USAGE };
 
@@ -52,7 +55,8 @@ enum qmc_options_result { QMC_OPTIONS_RUN, QMC_OPTIONS_EXIT_OK, QMC_OPTIONS_EXIT
  * Parses @p argv (argv[0] is skipped). --help prints to standard output and
  * gives EXIT_OK; an error is printed to standard error with the flag's name
  * and gives EXIT_USAGE. --config FILE is built in when the table has "config".
- * @p first_operand is the index of the first argument that is no flag.
+ * Flags may stand behind operands (argv is reordered); @p first_operand is the
+ * index of the first operand.
  * Not thread-safe (getopt_long).
  */
 enum qmc_options_result qmc_options_parse(const struct qmc_options *options, int argc, char **argv,

@@ -44,12 +44,8 @@ static const struct bench_case *find_case(const char *name)
 		if (strcmp(cases[i].name, name) == 0)
 			return &cases[i];
 	}
-	if (name[0] == '-')
-		fprintf(stderr, "%s: flags come before the names of cases\n", PROGRAM);
-	else
-		fprintf(stderr,
-			"%s: no case '%s'; there are transport, fetch, lookup, idle and ttft\n",
-			PROGRAM, name);
+	fprintf(stderr, "%s: no case '%s'; there are transport, fetch, lookup, idle and ttft\n",
+		PROGRAM, name);
 	return NULL;
 }
 

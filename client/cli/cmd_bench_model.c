@@ -280,6 +280,7 @@ int qmw_cmd_bench_ttft(int argc, char **argv)
 			    "usage.",
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
+		.max_operands = QMC_OPERANDS_NONE,
 	};
 	int operand, rc = 2;
 	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);

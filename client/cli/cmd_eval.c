@@ -230,6 +230,7 @@ int qmw_cmd_eval(int argc, char **argv)
 		.epilogue = "Exit status: 0 done, 1 it could not be measured, 2 wrong usage.",
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
+		.max_operands = QMC_OPERANDS_NONE,
 	};
 	int operand, rc = 2;
 	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);

@@ -301,6 +301,7 @@ int qmw_cmd_generate(int argc, char **argv)
 		.epilogue = "Exit status: 0 done, 1 the worker could not answer, 2 wrong usage.",
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
+		.max_operands = 1,
 	};
 	int operand, rc = 2;
 	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);

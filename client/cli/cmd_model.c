@@ -218,6 +218,7 @@ int qmw_cmd_model(int argc, char **argv)
 		.epilogue = "Exit status: 0 done, 1 the checkpoint is no good, 2 wrong usage.",
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
+		.max_operands = 1,
 	};
 	enum qmc_options_result result;
 	int operand, rc = 2;

@@ -77,10 +77,8 @@ static int show_status(void *user, int count, char **operands)
 	qmla_status_t status;
 	int code = QMW_EXIT_OK;
 
-	if (count > 0) {
-		fprintf(stderr, "%s: '%s' is one word too many\n", PROGRAM, operands[0]);
-		return QMW_EXIT_USAGE;
-	}
+	(void)count; /* the table takes no operands */
+	(void)operands;
 	status = qmla_client_status(target->client, qmw_target_timeout_ms(target), nodes, &found);
 	if (status != QMLA_OK) {
 		fprintf(stderr, "%s: %s\n", PROGRAM, qmla_status_text(status));
@@ -107,6 +105,7 @@ int qmw_cmd_status(int argc, char **argv)
 		.epilogue = "Example: qmla status -n 10.0.0.1:7600,10.0.0.2:7600\n" QMW_EXIT_HELP,
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
+		.max_operands = QMC_OPERANDS_NONE,
 	};
 
 	return qmw_command_run(&options, argc, argv, &target, QMW_TARGET_NODES, show_status,

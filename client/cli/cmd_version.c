@@ -53,6 +53,7 @@ int qmw_cmd_version(int argc, char **argv)
 		.epilogue = "Exit status: 0, or 2 for wrong usage.",
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
+		.max_operands = QMC_OPERANDS_NONE,
 	};
 	int operand;
 	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);

@@ -96,10 +96,8 @@ static int run_watch(void *user, int count, char **operands)
 	qmla_status_t status;
 	int code;
 
-	if (count > 0) {
-		fprintf(stderr, "%s: '%s' is one word too many\n", PROGRAM, operands[0]);
-		return QMW_EXIT_USAGE;
-	}
+	(void)count; /* the table takes no operands */
+	(void)operands;
 	catch_signals();
 	status = qmla_watch_open(watching->target.client, watching->snapshot, &watch);
 	if (status != QMLA_OK) {
@@ -133,6 +131,7 @@ int qmw_cmd_watch(int argc, char **argv)
 		.epilogue = QMW_EXIT_HELP,
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
+		.max_operands = QMC_OPERANDS_NONE,
 	};
 
 	return qmw_command_run(&options, argc, argv, &watching.target, QMW_TARGET_BLOCKS, run_watch,

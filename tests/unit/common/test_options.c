@@ -97,14 +97,23 @@ static void bad_values_are_usage_errors_and_change_nothing(void **state)
 	assert_int_equal(settings.pool, 0);
 }
 
-static void stops_at_the_first_operand(void **state)
+static void flags_behind_operands_count(void **state)
 {
-	char *argv[] = {(char *)"test", (char *)"-j", (char *)"key", (char *)"--threads", NULL};
+	char *argv[] = {(char *)"test", (char *)"key", (char *)"--threads",
+			(char *)"9",    (char *)"-j",  NULL};
+	struct qmc_options limited = options;
 	int first = 0;
 
 	(void)state;
-	assert_int_equal(qmc_options_parse(&options, 4, argv, &first), QMC_OPTIONS_RUN);
-	assert_int_equal(first, 2);
+	assert_int_equal(qmc_options_parse(&options, 5, argv, &first), QMC_OPTIONS_RUN);
+	assert_string_equal(argv[first], "key");
+	assert_int_equal(first, 4);
+	assert_int_equal(settings.threads, 9);
+	assert_true(settings.json);
+	limited.max_operands = QMC_OPERANDS_NONE;
+	assert_int_equal(qmc_options_parse(&limited, 5, argv, &first), QMC_OPTIONS_EXIT_USAGE);
+	limited.max_operands = 1;
+	assert_int_equal(qmc_options_parse(&limited, 5, argv, &first), QMC_OPTIONS_RUN);
 }
 
 static void write_file(char *path, const char *text)
@@ -185,7 +194,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(flags_of_each_kind, reset),
 		cmocka_unit_test_setup(bad_values_are_usage_errors_and_change_nothing, reset),
-		cmocka_unit_test_setup(stops_at_the_first_operand, reset),
+		cmocka_unit_test_setup(flags_behind_operands_count, reset),
 		cmocka_unit_test_setup(a_flag_beats_the_file, reset),
 		cmocka_unit_test_setup(a_bad_file_is_refused_whole, reset),
 		cmocka_unit_test_setup(reload_changes_only_what_may_change, reset),
