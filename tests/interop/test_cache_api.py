@@ -12,11 +12,11 @@ import time
 import unittest
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+import health_pb2
 from qmla.v1 import cache_pb2 as pb
-from qmla.v1 import cache_pb2_grpc
 
 from processes import Node
+from stubs import Stub
 
 TIMEOUT = 20
 PROGRAM = None
@@ -47,7 +47,7 @@ class CacheTest(unittest.TestCase):
     def setUpClass(cls):
         cls.node = Node(PROGRAM)
         cls.channel = grpc.insecure_channel(cls.node.address)
-        cls.cache = cache_pb2_grpc.CacheStub(cls.channel)
+        cls.cache = Stub(cls.channel, pb, "Cache")
         cls.identity = hashlib.sha256(b"interop").digest()
         cls.connected = cls.cache.Connect(
             pb.ConnectRequest(identity=cls.identity, layout=layout(), transports=["tcp"]), timeout=TIMEOUT
@@ -327,7 +327,7 @@ class CacheTest(unittest.TestCase):
         self.assertEqual(caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
 
     def test_health(self):
-        stub = health_pb2_grpc.HealthStub(self.channel)
+        stub = Stub(self.channel, health_pb2, "Health")
         for service in ("", "qmla.v1.Cache"):
             answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT)
             self.assertEqual(answer.status, health_pb2.HealthCheckResponse.SERVING)

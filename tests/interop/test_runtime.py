@@ -11,10 +11,11 @@ import time
 import unittest
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+import health_pb2
 from qmla.v1 import cache_pb2
 
 from processes import Peer
+from stubs import Stub
 
 TIMEOUT = 20
 PROGRAM = None
@@ -196,7 +197,7 @@ class RuntimeTest(unittest.TestCase):
         self.assertEqual(caught.exception.code(), grpc.StatusCode.CANCELLED)
 
     def test_health_check(self):
-        stub = health_pb2_grpc.HealthStub(self.channel)
+        stub = Stub(self.channel, health_pb2, "Health")
         serving = health_pb2.HealthCheckResponse.SERVING
         for service in ("", "test.Unary", "test.Stream"):
             request = health_pb2.HealthCheckRequest(service=service)
@@ -205,7 +206,7 @@ class RuntimeTest(unittest.TestCase):
         self.assertEqual(error.code(), grpc.StatusCode.NOT_FOUND)
 
     def test_health_watch(self):
-        stub = health_pb2_grpc.HealthStub(self.channel)
+        stub = Stub(self.channel, health_pb2, "Health")
         known = stub.Watch(health_pb2.HealthCheckRequest(service=""))
         unknown = stub.Watch(health_pb2.HealthCheckRequest(service="no.such"))
         self.assertEqual(next(known).status, health_pb2.HealthCheckResponse.SERVING)

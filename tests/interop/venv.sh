@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes a Python environment with grpcio for the interop tests, once:
+# Makes a Python environment with grpcio for the interop tests, once, from PyPI:
 #   venv.sh FOLDER
 # Exit status 77 with the reason when it cannot be made (no Python, no PyPI).
 set -u
@@ -23,5 +23,5 @@ rm -rf "$folder"
 python3 -m venv "$folder" || skip "python3 -m venv does not work (Debian: apt install python3-venv)"
 "$folder/bin/pip" install --quiet --disable-pip-version-check --no-input --retries 1 --timeout 15 \
 	-r "$here/requirements.txt" >"$folder.log" 2>&1 9>&- ||
-	skip "PyPI cannot be reached or has no grpcio for this Python (see $folder.log)"
+	skip "no grpcio: apt install python3-grpcio python3-protobuf, or let PyPI be reached (see $folder.log)"
 cp "$here/requirements.txt" "$folder/requirements.txt"
