@@ -241,6 +241,7 @@ enum qmc_options_result qmc_options_parse(const struct qmc_options *options, int
 					  int *first_operand)
 {
 	const struct qmc_option *config = find(options, "config");
+	char *name = argv[0];
 	struct parse_tables tables = {0};
 	char(*negations)[64] = calloc(options->count + 1, sizeof(*negations));
 	enum qmc_options_result result = QMC_OPTIONS_EXIT_USAGE;
@@ -249,7 +250,9 @@ enum qmc_options_result qmc_options_parse(const struct qmc_options *options, int
 		fprintf(stderr, "%s: out of memory\n", options->program);
 		goto out;
 	}
+	argv[0] = (char *)options->program; /* what getopt_long calls itself in its errors */
 	result = parse_flags(options, argc, argv, &tables);
+	argv[0] = name;
 	if (result != QMC_OPTIONS_RUN)
 		goto out;
 	*first_operand = optind;
