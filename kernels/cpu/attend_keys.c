@@ -264,16 +264,6 @@ static uint32_t bounded(uint32_t position, uint32_t begin, uint32_t end)
 	return low < end ? low : end;
 }
 
-static void clear_around(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
-{
-	size_t width = keys->args->layout->content_dim + keys->args->layout->rope_dim;
-	uint32_t before = begin % 4, after = (4 - end % 4) % 4;
-
-	memset(keys->rows + (begin % QMK_TILE - before) * width, 0, before * width * sizeof(float));
-	if (after > 0)
-		memset(keys->rows + end % QMK_TILE * width, 0, after * width * sizeof(float));
-}
-
 void qmk_cpu_keys_load(struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
 {
 	const struct qmk_layout *layout = keys->args->layout;
@@ -282,7 +272,6 @@ void qmk_cpu_keys_load(struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end)
 	uint32_t sink = bounded(sequence->sink, begin, end);
 	uint32_t packed = bounded(sequence->packed_end, begin, end);
 
-	clear_around(keys, begin, end);
 	if (sink > begin)
 		load_bf16(keys, sequence->sink_rows + begin * width, begin, sink);
 	if (packed > sink)

@@ -46,7 +46,7 @@ void qmk_cpu_keys_begin(struct qmk_cpu_keys *keys, const struct qmk_sequence *se
 
 /**
  * Fills the tile with the keys of positions [begin, end), all of one tile: position
- * p in row p % QMK_TILE, zeros around them to whole fours. Positions only grow.
+ * p in row p % QMK_TILE. Other rows keep what they held. Positions only grow.
  */
 void qmk_cpu_keys_load(struct qmk_cpu_keys *keys, uint32_t begin, uint32_t end);
 

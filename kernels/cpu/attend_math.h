@@ -28,7 +28,10 @@ struct qmk_cpu_rows {
 	uint32_t *end;   /**< [rows] keys of the tile that the row sees end here */
 };
 
-/** score = query keys^T for the tile's keys [begin, end) rounded out to fours. */
+/**
+ * score = query keys^T for the tile's keys [begin, end), rounded out to fours: scores
+ * outside are of whatever the rows hold, and softmax leaves them out.
+ */
 void qmk_cpu_attend_score(const struct qmk_cpu_rows *rows, const float *keys, uint32_t begin,
 			  uint32_t end);
 

@@ -20,9 +20,19 @@
 #define SPAN 2u /* eight sums in 16 registers */
 #endif
 
-/* Ratios that are tried without feedback: FIRST … LAST in GRID steps. */
-#define GRID 11u
-#define LAST 2.0f
+/*
+ * Ratios of the scale that are tried: a grid, then half a step to both sides of its
+ * best. With feedback a trial costs dim^2 / 2 multiply-adds a token, and the grid is
+ * cut to where the best one lies: rounding errors that are fed back widen the
+ * targets, so that at 2 bits it lies well above the best one of plain rounding.
+ */
+struct grid {
+	float base, step; /* ratio n is base + n step */
+	unsigned first, last;
+};
+
+static const struct grid plain_4 = {0.6f, 0.14f, 0, 10}, feedback_4 = {0.6f, 0.14f, 0, 4};
+static const struct grid plain_2 = {0.5f, 0.15f, 0, 10}, feedback_2 = {0.5f, 0.15f, 3, 8};
 
 /* One set of scales under trial, one a token. */
 struct trial {
@@ -198,53 +208,6 @@ static void try_ratios(const struct qmk_cpu_plane *plane, struct trial *trial,
 	keep_better(plane, trial, search);
 }
 
-/* Tries center + step for every token. */
-static void try_beside(const struct qmk_cpu_plane *plane, const float center[TOKENS], float step,
-		       struct trial *trial, struct search *search)
-{
-	for (unsigned t = 0; t < TOKENS; t++)
-		trial->ratio[t] = center[t] + step;
-	try_ratios(plane, trial, search);
-}
-
-static void search_grid(const struct qmk_cpu_plane *plane, float first, float step,
-			struct search *search)
-{
-	const float origin[TOKENS] = {0};
-	struct trial trial;
-
-	for (unsigned n = 0; n < GRID; n++)
-		try_beside(plane, origin, first + step * (float)n, &trial, search);
-}
-
-/*
- * Each trial with feedback costs dim^2 / 2 multiply-adds a token, so each token
- * walks from a good start towards its own minimum: both neighbours, then on in the
- * direction that won. Against the whole grid this loses nothing that could be
- * measured, at half the cost.
- */
-static void search_walk(const struct qmk_cpu_plane *plane, float start, float step,
-			struct search *search)
-{
-	float center[TOKENS], stride[TOKENS];
-	struct trial trial;
-
-	for (unsigned t = 0; t < TOKENS; t++)
-		center[t] = start;
-	try_beside(plane, center, 0, &trial, search);
-	try_beside(plane, center, -step, &trial, search);
-	try_beside(plane, center, step, &trial, search);
-	for (unsigned t = 0; t < TOKENS; t++) {
-		stride[t] = search->ratio[t] - start;
-		trial.ratio[t] = search->ratio[t];
-	}
-	for (unsigned n = 0; n < 2; n++) {
-		for (unsigned t = 0; t < TOKENS; t++)
-			trial.ratio[t] += stride[t];
-		try_ratios(plane, &trial, search);
-	}
-}
-
 /* The error is rough in the scale: two more trials beside the best pay. */
 static void search_fine(const struct qmk_cpu_plane *plane, float step, struct search *search)
 {
@@ -252,13 +215,28 @@ static void search_fine(const struct qmk_cpu_plane *plane, float step, struct se
 	struct trial trial;
 
 	memcpy(center, search->ratio, sizeof(center));
-	try_beside(plane, center, -step / 2, &trial, search);
-	try_beside(plane, center, step / 2, &trial, search);
+	for (unsigned side = 0; side < 2; side++) {
+		for (unsigned t = 0; t < TOKENS; t++)
+			trial.ratio[t] = center[t] + (side == 0 ? -step / 2 : step / 2);
+		try_ratios(plane, &trial, search);
+	}
+}
+
+static void search_grid(const struct qmk_cpu_plane *plane, const struct grid *grid,
+			struct search *search)
+{
+	struct trial trial;
+
+	for (unsigned n = grid->first; n <= grid->last; n++) {
+		for (unsigned t = 0; t < TOKENS; t++)
+			trial.ratio[t] = grid->base + grid->step * (float)n;
+		try_ratios(plane, &trial, search);
+	}
+	search_fine(plane, grid->step, search);
 }
 
 void qmk_cpu_quantise(const struct qmk_cpu_plane *plane)
 {
-	float first = plane->bits == 4 ? 0.6f : 0.5f, step = (LAST - first) / (GRID - 1);
 	struct search search;
 
 	/* What stays if no trial's error is a number (absurd constants): zeros. */
@@ -269,10 +247,9 @@ void qmk_cpu_quantise(const struct qmk_cpu_plane *plane)
 	}
 	base_scales(plane, search.base);
 	if (plane->feedback)
-		search_walk(plane, plane->bits == 4 ? 0.88f : 1.4f, step, &search);
+		search_grid(plane, plane->bits == 4 ? &feedback_4 : &feedback_2, &search);
 	else
-		search_grid(plane, first, step, &search);
-	search_fine(plane, step, &search);
+		search_grid(plane, plane->bits == 4 ? &plain_4 : &plain_2, &search);
 	for (unsigned t = 0; t < TOKENS; t++)
 		plane->scales[t] = qmk_float_to_fp16(search.scale[t]);
 }
