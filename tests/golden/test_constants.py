@@ -92,6 +92,38 @@ class Factors(unittest.TestCase):
         self.assertEqual(description["model_sha256"], tensors.checkpoint_digest(MLA_S))
 
 
+class PackedFiles(unittest.TestCase):
+    """The committed files of a run with a packed cache: what can be checked without a model."""
+
+    def golden(self, name):
+        return tensors.read_file(os.path.join(HERE, "mla-s-packed", name + ".safetensors"))
+
+    def test_shapes(self):
+        tokens = self.golden("bf16")["tokens"]
+        self.assertEqual(tokens.tobytes(), read_bytes(os.path.join(HERE, "..", "data", "prompts", "golden.txt"))[:512])
+        for form, page in (("c4r4", 18688), ("c2r4", 10496)):
+            packed = self.golden(form)
+            self.assertEqual(packed["pages"].shape, (7, 3, page))
+            self.assertEqual(packed["log_probabilities"].shape, (512, 256))
+            self.assertEqual(packed["last_log_probabilities"].shape, (64, 256))
+
+    def test_log_probabilities(self):
+        """They sum to one, and those of the last block are the same ones, unrounded."""
+        for form in ("c4r4", "c2r4"):
+            packed = self.golden(form)
+            total = np.exp(packed["log_probabilities"].astype(float)).sum(1)
+            self.assertLess(np.abs(total - 1).max(), 1e-2)
+            last = packed["last_log_probabilities"].astype(float)
+            self.assertLess(np.abs(np.exp(last).sum(1) - 1).max(), 1e-5)
+            self.assertTrue(np.allclose(packed["log_probabilities"][448:], last, rtol=1e-3, atol=1e-3))
+
+    def test_first_block_is_not_packed(self):
+        """The first block's tokens have read nothing packed: the packed width does not matter there."""
+        four, two = (self.golden(form)["log_probabilities"] for form in ("c4r4", "c2r4"))
+        self.assertTrue(np.array_equal(four[:64], two[:64]))
+        self.assertFalse(np.array_equal(four[64:], two[64:]))
+
+
 class Rounding(unittest.TestCase):
     def test_plain_values(self):
         rows = np.array([[1.0, -1.0, 0.26, 7.4, -9.0]])
@@ -175,7 +207,7 @@ class Bytes(unittest.TestCase):
             self.assertTrue((back[name] == array).all() and back[name].dtype == array.dtype)
 
 
-@unittest.skipIf(torch is None, "PyTorch is missing")
+@unittest.skipIf(torch is None, "Python has no PyTorch")
 class Models(unittest.TestCase):
     def cases(self):
         return sorted(name for name in os.listdir(HERE) if name.startswith(("v2-", "v3-")))
@@ -191,7 +223,7 @@ class Models(unittest.TestCase):
             self.assertLess(error, 1e-5, name)
 
     def test_rotations_change_nothing(self):
-        """Mean, Hadamard and RoPE scale with quantisation off give the same logits."""
+        """Means and Hadamard rotation with quantisation off give the same logits."""
         class Off(caches.Packed):
             def _path(self, layer, path, rows, bits):
                 mean = self.constants[layer][path + "_mean"].astype(rows.dtype)
@@ -199,8 +231,6 @@ class Models(unittest.TestCase):
 
         model = Model(MLA_S, torch.float64)
         _, constants, rotation = calibrate_io.read(MLA_S)
-        for layer in constants:
-            layer["rope_scale"] = np.repeat(np.exp(random(4).normal(size=32)), 2)
         tokens = random(2).integers(32, 127, 150)
         with torch.no_grad():
             exact = model.forward(tokens)
@@ -272,6 +302,4 @@ class Models(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if torch is None:
-        print("note: Python has no PyTorch: the tests that run a model are skipped")
-    unittest.main()
+    unittest.main(verbosity=2)
