@@ -5,11 +5,12 @@ JOBS   ?= $(shell nproc)
 CTEST  := ctest --test-dir $(BUILD) --output-on-failure -j$(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: help packages build demo test bench lint asan tsan fuzz format install clean
+.PHONY: help packages build demo test test-slow bench lint asan tsan fuzz format install clean
 
 help:
 	@echo "make demo      build, then run a node, a prefill and a decode worker on this machine"
 	@echo "make test      build, then run every test that this machine can run"
+	@echo "make test-slow the tests of minutes; QMLA_DATA_DIR names the measuring models' folder"
 	@echo "make build     build everything into $(BUILD) (PRESET=release|debug|cpu-only)"
 	@echo "make bench     measure this machine; JSON lines, a limit beside each figure"
 	@echo "make lint      format, folder rules, cppcheck"
@@ -33,6 +34,9 @@ demo: build
 
 test: build
 	@$(CTEST) -LE 'slow|bench'
+
+test-slow: build
+	@$(CTEST) -L slow
 
 bench: build
 	@tests/bench/run $(BUILD)
