@@ -23,14 +23,19 @@ from quantmla import caches, calibrate, calibrate_io, record  # noqa: E402
 from quantmla.model import Decoder, Model, Rounded  # noqa: E402
 
 
-def methods(model, directory):
-    """name → (bytes a token and layer, cache)."""
+def methods(model, args):
+    """name → (bytes a token and layer, cache), those that --only names."""
+    table = all_methods(model, args.constants or args.model)
+    return {name: method for name, method in table.items() if not args.only or name in args.only}
+
+
+def all_methods(model, directory):
     g = model.geometry
     _, constants, rotation = calibrate_io.read(directory)
     none = [{}] * g.layers
     had = record.hadamard(g.content)
     no_mean = [{k: v for k, v in layer.items() if not k.endswith("_mean")} for layer in constants]
-    no_feedback = [{k: v for k, v in layer.items() if k.endswith(("_mean", "_scale"))} for layer in constants]
+    no_feedback = [{k: v for k, v in layer.items() if k.endswith("_mean")} for layer in constants]
     size = lambda bits: g.content * bits // 8 + g.rope // 2 + 4  # noqa: E731
     paper = g.content // 2 + g.rope // 2 + 32
     return {
@@ -61,7 +66,7 @@ def compare(base, other, tokens):
 
 def measure_text(model, args):
     texts = calibrate.sequences(np.fromfile(args.text, dtype=np.uint8), args.sequences, args.length)
-    table = methods(model, args.constants or args.model)
+    table = methods(model, args)
     sums = {name: np.zeros(4) for name in table}
     nats, exact = 0.0, np.zeros(4)
     for tokens in texts:
@@ -102,7 +107,7 @@ def continuation(model, prompt, args):
 
 
 def measure_prompts(model, args):
-    table = methods(model, args.constants or args.model)
+    table = methods(model, args)
     for path in args.prompt:
         prompt = np.fromfile(path, dtype=np.uint8)
         tokens = continuation(model, prompt, args)
@@ -124,6 +129,7 @@ def main():
     parser.add_argument("--length", type=int, default=2048, metavar="BYTES")
     parser.add_argument("--prompt", nargs="+", metavar="FILE", default=[], help="measure on continuations of these")
     parser.add_argument("--continue", dest="count", type=int, default=256, metavar="N", help="bytes, default 256")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows of the table, default all")
     parser.add_argument("--temperature", type=float, default=0.0, help="of the continuation, default 0: greedy")
     parser.add_argument("--top-p", type=float, default=1.0, help="default 1")
     parser.add_argument("--seed", type=int, default=1, help="default 1")

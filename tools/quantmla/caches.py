@@ -15,7 +15,7 @@ def _apply(rows, function):
 
 class Packed:
     """C4R4 or C2R4. @constants: a list with a dict a layer, keys as in quantmla.safetensors
-    without the layer's prefix, all optional; @rotation: [d_c][d_c] or None."""
+    without the layer's prefix, all optional (rope_scale is not read); @rotation: [d_c][d_c] or None."""
 
     def __init__(self, form, constants, rotation=None):
         self.content_bits, self.rope_bits = record.FORMATS[form]
@@ -50,12 +50,7 @@ class Packed:
         return far @ rotation.T, near @ rotation.T
 
     def key(self, layer, key):
-        scale = self.constants[layer].get("rope_scale")
-        if scale is None:
-            return self._both(layer, "rope", key, self.rope_bits)
-        scale = torch.from_numpy(scale).to(key.dtype)
-        far, near = self._both(layer, "rope", key * scale, self.rope_bits)
-        return far / scale, near / scale
+        return self._both(layer, "rope", key, self.rope_bits)
 
 
 class Paper:
