@@ -2,6 +2,7 @@
 #include "client/worker/batch.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "client/worker/publisher.h"
@@ -11,6 +12,8 @@ struct qmw_batch {
 	pthread_cond_t settled; /* nothing pending */
 	uint32_t references;
 	struct qmw_batch_result result;
+	qmla_status_t failed;  /* why a settled block is missing */
+	qmla_status_t refused; /* why one could not be queued */
 };
 
 qmla_status_t qmw_batch_create(struct qmw_batch **batch)
@@ -58,10 +61,14 @@ static void count_failure(struct qmw_batch *batch, qmla_status_t status)
 		batch->result.first_failure = status;
 }
 
+/* Another writer may be at it: the block is there as soon as that one commits. */
+static bool is_missing(qmla_status_t status)
+{
+	return status != QMLA_OK && status != QMLA_ERR_ALREADY_EXISTS && status != QMLA_ERR_BUSY;
+}
+
 void qmw_batch_enter(struct qmw_batch *batch)
 {
-	if (!batch)
-		return;
 	pthread_mutex_lock(&batch->mutex);
 	batch->references++;
 	batch->result.pending++;
@@ -70,13 +77,13 @@ void qmw_batch_enter(struct qmw_batch *batch)
 
 void qmw_batch_leave(struct qmw_batch *batch, qmla_status_t status)
 {
-	if (!batch)
-		return;
 	pthread_mutex_lock(&batch->mutex);
 	if (status == QMLA_OK || status == QMLA_ERR_ALREADY_EXISTS)
 		batch->result.published++;
 	else
 		count_failure(batch, status);
+	if (batch->failed == QMLA_OK && is_missing(status))
+		batch->failed = status;
 	if (--batch->result.pending == 0)
 		pthread_cond_broadcast(&batch->settled);
 	release(batch);
@@ -84,11 +91,30 @@ void qmw_batch_leave(struct qmw_batch *batch, qmla_status_t status)
 
 void qmw_batch_refused(struct qmw_batch *batch, qmla_status_t status)
 {
-	if (!batch)
-		return;
 	pthread_mutex_lock(&batch->mutex);
 	count_failure(batch, status);
+	batch->refused = status;
 	pthread_mutex_unlock(&batch->mutex);
+}
+
+qmla_status_t qmw_batch_failed(struct qmw_batch *batch)
+{
+	qmla_status_t status;
+
+	pthread_mutex_lock(&batch->mutex);
+	status = batch->failed;
+	pthread_mutex_unlock(&batch->mutex);
+	return status;
+}
+
+qmla_status_t qmw_batch_broken(struct qmw_batch *batch)
+{
+	qmla_status_t status;
+
+	pthread_mutex_lock(&batch->mutex);
+	status = batch->failed != QMLA_OK ? batch->failed : batch->refused;
+	pthread_mutex_unlock(&batch->mutex);
+	return status;
 }
 
 void qmw_batch_wait(struct qmw_batch *batch, qmc_time_t deadline, struct qmw_batch_result *result)

@@ -8,6 +8,7 @@
 #include "client/worker/notes.h"
 #include "client/worker/prefix.h"
 #include "client/worker/prompt.h"
+#include "client/worker/publisher.h"
 #include "client/worker/worker.h"
 #include "common/log.h"
 #include "qmla/v1/worker.pb-c.h"
@@ -24,6 +25,7 @@ struct generation {
 	const Qmla__V1__GenerateRequest *input;
 	qmc_time_t arrived;
 	struct qmw_request request;
+	struct qmw_batch *batch; /* its blocks on their way to the nodes */
 	struct qmw_collected collected;
 	struct qmw_notes notes;
 	struct qmw_detail detail;
@@ -66,10 +68,13 @@ static qmla_status_t init_request(struct generation *g)
 	if (status != QMLA_OK)
 		return status;
 	config.tokens = tokens;
-	status = qmw_request_init(&g->request, &config);
+	status = qmw_batch_create(&g->batch);
+	if (status == QMLA_OK)
+		status = qmw_request_init(&g->request, &config);
 	free(tokens);
 	if (status != QMLA_OK)
 		return qmw_refuse(&g->detail, status, "no memory for the request");
+	g->request.user = g->batch;
 	return QMLA_OK;
 }
 
@@ -99,6 +104,8 @@ static struct qmw_request_view stream(struct generation *g)
 
 	do {
 		qmw_request_wait(&g->request, sent, qmc_clock_after(POLL_NS), &view);
+		if (view.generated > 0) /* the prompt is computed: others may use its blocks */
+			qmw_flights_leave(g->worker->flights, &g->collected.flight);
 		while (!gone && sent < view.generated) {
 			uint32_t until = view.generated - sent > EVENT_TOKENS ? sent + EVENT_TOKENS
 									      : view.generated;
@@ -234,7 +241,7 @@ static void serve(struct generation *g)
 
 	if (status != QMLA_OK) {
 		refuse_call(g, status);
-		return;
+		goto out;
 	}
 	status = prepare(g);
 	if (status == QMLA_OK) {
@@ -243,8 +250,11 @@ static void serve(struct generation *g)
 	} else {
 		refuse_call(g, status);
 	}
+	qmw_flights_leave(g->worker->flights, &g->collected.flight);
 	qmw_request_fini(&g->request, g->worker->pool);
 	qmw_notes_clear(&g->notes);
+out:
+	qmw_batch_put(g->batch); /* what is queued goes out all the same */
 }
 
 void qmw_decode_generate(void *service, struct qmp_call *call, const ProtobufCMessage *request)

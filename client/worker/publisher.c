@@ -9,7 +9,8 @@
 #include "common/log.h"
 #include "kernels/block.h"
 
-#define COMPONENT "publish"
+#define COMPONENT  "publish"
+#define LOOK_AHEAD 4u /* calls */
 
 struct job {
 	qmla_key_t key;
@@ -21,6 +22,7 @@ struct job {
 struct call {
 	uint32_t count;
 	struct job *jobs;
+	struct job *others; /* [window] */
 	qmla_key_t *keys;
 	const void **blocks;
 	qmla_status_t *statuses;
@@ -33,6 +35,7 @@ struct qmw_publisher {
 	pthread_cond_t wake;
 	struct job *ring; /* [max_queued] */
 	uint32_t head, queued;
+	uint32_t window; /* jobs looked at for one call */
 	bool stopping;
 	qmc_time_t stop_deadline;
 	struct qmw_publisher_stats stats;
@@ -49,17 +52,31 @@ static void seal(const struct qmw_publisher *p, const struct job *job)
 	qmk_block_seal(p->config.layout, &info, qmw_pool_block(p->config.pool, job->slot));
 }
 
-/* Moves up to max_call jobs out of the ring. */
+/*
+ * Moves up to max_call jobs of the oldest job's batch out of the ring: the keys of a call
+ * are one chain. Requests that run side by side take turns in the ring, so jobs of others
+ * are stepped over, within a window; all stay in order.
+ */
 static void call_fill(struct qmw_publisher *p)
 {
 	struct call *call = &p->call;
+	uint32_t window = p->queued < p->window ? p->queued : p->window;
+	uint32_t kept = 0;
 
-	call->count = p->queued < p->config.max_call ? p->queued : p->config.max_call;
-	for (uint32_t i = 0; i < call->count; i++) {
-		call->jobs[i] = p->ring[p->head];
-		p->head = (p->head + 1) % p->config.max_queued;
+	call->count = 0;
+	for (uint32_t i = 0; i < window; i++) {
+		struct job job = p->ring[(p->head + i) % p->config.max_queued];
+
+		if (call->count < p->config.max_call &&
+		    (i == 0 || job.batch == call->jobs[0].batch))
+			call->jobs[call->count++] = job;
+		else
+			call->others[kept++] = job;
 	}
+	p->head = (p->head + call->count) % p->config.max_queued;
 	p->queued -= call->count;
+	for (uint32_t i = 0; i < kept; i++)
+		p->ring[(p->head + i) % p->config.max_queued] = call->others[i];
 }
 
 static void call_settle(struct qmw_publisher *p)
@@ -102,11 +119,11 @@ static void call_run(struct qmw_publisher *p, uint32_t timeout_ms)
 	call_settle(p);
 }
 
-/* Past the deadline of a stop, jobs are let go without a call. */
-static void call_drop(struct qmw_publisher *p)
+/* Lets the jobs go without a call. */
+static void call_drop(struct qmw_publisher *p, qmla_status_t why)
 {
 	for (uint32_t i = 0; i < p->call.count; i++)
-		p->call.statuses[i] = QMLA_ERR_CANCELLED;
+		p->call.statuses[i] = why;
 	call_settle(p);
 }
 
@@ -135,10 +152,14 @@ static void *publish_thread(void *argument)
 
 	pthread_setname_np(pthread_self(), "qmla-publish");
 	while (next_call(p, &timeout_ms)) {
-		if (timeout_ms > 0)
+		qmla_status_t failed = qmw_batch_failed(p->call.jobs[0].batch);
+
+		if (failed != QMLA_OK)
+			call_drop(p, failed);
+		else if (timeout_ms > 0)
 			call_run(p, timeout_ms);
-		else
-			call_drop(p);
+		else /* past the deadline of a stop */
+			call_drop(p, QMLA_ERR_CANCELLED);
 	}
 	return NULL;
 }
@@ -147,6 +168,7 @@ static void publisher_free(struct qmw_publisher *p)
 {
 	free(p->ring);
 	free(p->call.jobs);
+	free(p->call.others);
 	free(p->call.keys);
 	free(p->call.blocks);
 	free(p->call.statuses);
@@ -159,10 +181,13 @@ static qmla_status_t publisher_allocate(struct qmw_publisher *p)
 
 	p->ring = calloc(p->config.max_queued, sizeof(*p->ring));
 	p->call.jobs = calloc(n, sizeof(*p->call.jobs));
+	p->window = LOOK_AHEAD * n;
+	p->call.others = calloc(p->window, sizeof(*p->call.others));
 	p->call.keys = calloc(n, sizeof(*p->call.keys));
 	p->call.blocks = calloc(n, sizeof(*p->call.blocks));
 	p->call.statuses = calloc(n, sizeof(*p->call.statuses));
-	if (!p->ring || !p->call.jobs || !p->call.keys || !p->call.blocks || !p->call.statuses)
+	if (!p->ring || !p->call.jobs || !p->call.others || !p->call.keys || !p->call.blocks ||
+	    !p->call.statuses)
 		return QMLA_ERR_NO_MEMORY;
 	return QMLA_OK;
 }
@@ -219,13 +244,14 @@ qmla_status_t qmw_publisher_add(struct qmw_publisher *publisher, const qmla_key_
 				uint32_t slot, struct qmw_batch *batch)
 {
 	struct qmw_publisher *p = publisher;
-	qmla_status_t status = QMLA_OK;
+	qmla_status_t status = qmw_batch_broken(batch);
 
 	pthread_mutex_lock(&p->mutex);
-	if (p->stopping || p->queued == p->config.max_queued) {
-		p->stats.dropped++;
-		qmw_batch_refused(batch, QMLA_ERR_RESOURCE_EXHAUSTED);
+	if (status == QMLA_OK && (p->stopping || p->queued == p->config.max_queued))
 		status = QMLA_ERR_RESOURCE_EXHAUSTED;
+	if (status != QMLA_OK) {
+		p->stats.dropped++;
+		qmw_batch_refused(batch, status);
 	} else {
 		qmw_pool_hold(p->config.pool, slot);
 		qmw_batch_enter(batch);

@@ -3,8 +3,8 @@
  * @file
  * Publishes finished blocks from the pool to the nodes, on a thread of its own,
  * while the model computes later ones. The queue is bounded; a block that finds
- * it full, or that no node takes, is simply not shared: never an error of the
- * request. The publisher holds the slot until the block has gone out.
+ * it full, or that no node takes, is simply not shared, nor are those behind it: never
+ * an error of the request. The publisher holds the slot until the block has gone out.
  *
  * Threads: any, all functions. Only qmw_batch_wait and destroy block.
  */
@@ -20,7 +20,7 @@
 #include "common/clock.h"
 
 struct qmw_publisher;
-struct qmw_batch; /**< the blocks of one request, to wait for them; counted */
+struct qmw_batch; /**< the blocks of one request: one chain of keys; counted */
 
 struct qmw_publisher_config {
 	qmla_client_t *client; /**< outlives the publisher */
@@ -37,7 +37,7 @@ struct qmw_publisher_stats {
 	uint64_t published; /**< taken by a node */
 	uint64_t existing;  /**< a node had them already */
 	uint64_t failed;
-	uint64_t dropped; /**< the queue was full */
+	uint64_t dropped; /**< the queue was full, or a block before them is missing */
 	uint64_t bytes;   /**< of the published ones */
 };
 
@@ -48,9 +48,11 @@ qmla_status_t qmw_publisher_create(const struct qmw_publisher_config *config,
 void qmw_publisher_destroy(struct qmw_publisher *publisher, qmc_time_t deadline);
 
 /**
- * Queues the finished pages in @p slot, which the caller holds, as block @p key.
- * The header is sealed here. @p batch may be NULL. Never blocks.
- * QMLA_ERR_RESOURCE_EXHAUSTED: the queue is full, the block is not published.
+ * Queues the finished pages in @p slot, which the caller holds, as block @p key, the
+ * next one of @p batch's chain. The header is sealed here. Never blocks. A call to the
+ * nodes carries blocks of one batch only. QMLA_ERR_RESOURCE_EXHAUSTED: the queue is
+ * full, the block is not published. Behind a block that was not published the rest of
+ * the batch is refused with the same status: nobody would find it.
  */
 qmla_status_t qmw_publisher_add(struct qmw_publisher *publisher, const qmla_key_t *key,
 				uint32_t slot, struct qmw_batch *batch);

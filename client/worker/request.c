@@ -47,6 +47,27 @@ static void request_free(struct qmw_request *r)
 	free(r->name_space);
 }
 
+/* Keys up to and with block @p blocks - 1. */
+static qmla_status_t keys_extend(struct qmw_request *r, uint32_t blocks)
+{
+	qmla_status_t status = qmla_key_chain_extend(
+		&r->chain, r->tokens + (size_t)r->key_count * QMLA_BLOCK_TOKENS,
+		blocks - r->key_count, r->keys + r->key_count);
+
+	if (status == QMLA_OK)
+		r->key_count = blocks;
+	return status;
+}
+
+static qmla_status_t keys_start(struct qmw_request *r)
+{
+	qmla_status_t status = qmla_key_chain_start(&r->identity, r->name_space, &r->chain);
+
+	if (status != QMLA_OK || r->prompt < QMLA_BLOCK_TOKENS)
+		return status;
+	return keys_extend(r, r->prompt / QMLA_BLOCK_TOKENS);
+}
+
 qmla_status_t qmw_request_init(struct qmw_request *request, const struct qmw_request_config *config)
 {
 	qmla_status_t status;
@@ -62,11 +83,8 @@ qmla_status_t qmw_request_init(struct qmw_request *request, const struct qmw_req
 	request->sampler = config->sampler;
 	request->length = config->token_count;
 	status = request_allocate(request, config);
-	if (status == QMLA_OK && config->shared_blocks) {
-		request->key_count = request->prompt / QMLA_BLOCK_TOKENS;
-		status = qmla_keys_compute(&request->identity, request->name_space, request->tokens,
-					   request->prompt, request->keys);
-	}
+	if (status == QMLA_OK && config->shared_blocks)
+		status = keys_start(request);
 	if (status != QMLA_OK) {
 		request_free(request);
 		return status;
@@ -93,15 +111,11 @@ void qmw_request_cancel(struct qmw_request *request)
 
 qmla_status_t qmw_request_key(struct qmw_request *request, uint32_t block, qmla_key_t *key)
 {
-	if (block >= request->key_count) {
-		qmla_status_t status =
-			qmla_keys_compute(&request->identity, request->name_space, request->tokens,
-					  ((size_t)block + 1) * QMLA_BLOCK_TOKENS, request->keys);
+	qmla_status_t status =
+		block < request->key_count ? QMLA_OK : keys_extend(request, block + 1);
 
-		if (status != QMLA_OK)
-			return status;
-		request->key_count = block + 1;
-	}
+	if (status != QMLA_OK)
+		return status;
 	*key = request->keys[block];
 	return QMLA_OK;
 }

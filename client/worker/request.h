@@ -80,7 +80,8 @@ struct qmw_request {
 	uint32_t length;  /**< tokens known */
 	qmla_key_t *keys; /**< [block_limit]; the prompt's full blocks by init, then one a block */
 	uint32_t key_count;
-	uint32_t *slots; /**< [block_limit], the first `blocks` are held */
+	qmla_key_chain_t chain; /**< stands behind keys[key_count - 1] */
+	uint32_t *slots;        /**< [block_limit], the first `blocks` are held */
 	uint32_t blocks;
 	struct qmw_pool_grant grant;
 	struct qmw_sequence *sequence;
@@ -105,8 +106,8 @@ void qmw_request_fini(struct qmw_request *request, struct qmw_pool *pool);
 /** Asks it to end early. Any thread, any time between init and fini. */
 void qmw_request_cancel(struct qmw_request *request);
 
-/** Key of block @p block, all of whose tokens are known; computed when it is not there yet. Model
- * thread. */
+/** Key of block @p block, all of whose tokens are known; computed when it is not there yet, from
+ * the last one that is. Model thread. */
 qmla_status_t qmw_request_key(struct qmw_request *request, uint32_t block, qmla_key_t *key);
 
 /** What the caller sees of a running request. */

@@ -186,18 +186,38 @@ uint32_t qmw_sample(struct qmw_sampler *sampler, float *logits, uint32_t *scratc
 	return best;
 }
 
+static uint64_t hashed;
+
+uint64_t fake_tokens_hashed(void)
+{
+	return hashed;
+}
+
 /* Not the real keys, but like them: each depends on all tokens before. */
-qmla_status_t qmla_keys_compute(const qmla_identity_t *identity, const char *name_space,
-				const uint32_t *tokens, size_t token_count, qmla_key_t *keys)
+qmla_status_t qmla_key_chain_start(const qmla_identity_t *identity, const char *name_space,
+				   qmla_key_chain_t *chain)
 {
 	uint64_t hash = identity->bytes[0] + (name_space ? (uint64_t)name_space[0] << 8 : 0);
 
-	for (size_t i = 0; i < token_count / QMLA_BLOCK_TOKENS * QMLA_BLOCK_TOKENS; i++) {
+	memset(chain, 0, sizeof(*chain));
+	memcpy(chain->state, &hash, sizeof(hash));
+	return QMLA_OK;
+}
+
+qmla_status_t qmla_key_chain_extend(qmla_key_chain_t *chain, const uint32_t *tokens, size_t blocks,
+				    qmla_key_t *keys)
+{
+	uint64_t hash;
+
+	memcpy(&hash, chain->state, sizeof(hash));
+	for (size_t i = 0; i < blocks * QMLA_BLOCK_TOKENS; i++) {
 		hash = mix(hash, tokens[i]);
+		hashed++;
 		if (i % QMLA_BLOCK_TOKENS == QMLA_BLOCK_TOKENS - 1) {
 			memset(&keys[i / QMLA_BLOCK_TOKENS], 0, sizeof(*keys));
 			memcpy(keys[i / QMLA_BLOCK_TOKENS].bytes, &hash, sizeof(hash));
 		}
 	}
+	memcpy(chain->state, &hash, sizeof(hash));
 	return QMLA_OK;
 }

@@ -36,4 +36,7 @@ const struct qmw_model *fake_model(void);
 /** What the fake generates after @p tokens: the expected answer, straight from the definition. */
 uint32_t fake_next(const uint32_t *tokens, uint32_t count);
 
+/** Tokens that went into keys so far, in all. */
+uint64_t fake_tokens_hashed(void);
+
 #endif /* FAKE_MODEL_H */

@@ -18,7 +18,7 @@
 static struct {
 	pthread_mutex_t mutex;
 	qmla_key_t keys[256];
-	uint32_t count, calls, bad_blocks;
+	uint32_t count, calls, bad_blocks, mixed_calls;
 	_Atomic uint32_t delay_us;
 	qmla_status_t answer; /* to every block */
 	struct qmk_layout layout;
@@ -61,6 +61,8 @@ qmla_status_t qmla_client_publish(qmla_client_t *client, const qmla_key_t *keys,
 	usleep(atomic_load(&node.delay_us));
 	pthread_mutex_lock(&node.mutex);
 	node.calls++;
+	for (size_t i = 1; i < count; i++) /* the second byte of a key names its request */
+		node.mixed_calls += keys[i].bytes[1] != keys[0].bytes[1];
 	for (size_t i = 0; i < count; i++) {
 		statuses[i] = node_put(&keys[i], blocks[i]);
 		if (first == QMLA_OK && statuses[i] != QMLA_ERR_ALREADY_EXISTS)
@@ -87,7 +89,7 @@ static void start(struct fixture *f, uint32_t max_queued, uint32_t max_call)
 	struct qmw_pool_need need = {.blocks = 64, .deadline = QMC_TIME_NEVER};
 	uint32_t hits;
 
-	node.count = node.calls = node.bad_blocks = 0;
+	node.count = node.calls = node.bad_blocks = node.mixed_calls = 0;
 	node.delay_us = 0;
 	node.answer = QMLA_OK;
 	memset(&node.identity, 0x5A, sizeof(node.identity));
@@ -102,25 +104,35 @@ static void start(struct fixture *f, uint32_t max_queued, uint32_t max_call)
 	assert_int_equal(qmw_pool_admit(f->pool, &need, NULL, &hits, &f->grant), QMLA_OK);
 }
 
-static qmla_key_t key(uint8_t n)
+static qmla_key_t key_of(uint8_t request, uint8_t n)
 {
-	qmla_key_t k = {{n, 1}};
+	qmla_key_t k = {{n, request}};
 
 	return k;
 }
 
-/* A request that computed block n, hands it over and lets it go. */
-static qmla_status_t add(struct fixture *f, uint8_t n)
+static qmla_key_t key(uint8_t n)
+{
+	return key_of(1, n);
+}
+
+/* A request that computed its block n, hands it over and lets it go. */
+static qmla_status_t add_of(struct fixture *f, struct qmw_batch *batch, uint8_t request, uint8_t n)
 {
 	uint32_t slot = qmw_pool_take(f->pool, &f->grant);
 	uint8_t *block = qmw_pool_block(f->pool, slot);
-	qmla_key_t k = key(n);
+	qmla_key_t k = key_of(request, n);
 	qmla_status_t status;
 
 	memset(block + node.layout.header_bytes, n, 2 * node.layout.page_bytes);
-	status = qmw_publisher_add(f->publisher, &k, slot, f->batch);
+	status = qmw_publisher_add(f->publisher, &k, slot, batch);
 	qmw_pool_drop(f->pool, slot);
 	return status;
+}
+
+static qmla_status_t add(struct fixture *f, uint8_t n)
+{
+	return add_of(f, f->batch, 1, n);
 }
 
 static struct qmw_batch_result wait_batch(struct fixture *f)
@@ -211,7 +223,7 @@ static void test_a_dead_node_is_a_note(void **state)
 	start(&f, 64, 4);
 	node.answer = QMLA_ERR_UNAVAILABLE;
 	for (uint8_t n = 0; n < 5; n++)
-		assert_int_equal(add(&f, n), QMLA_OK);
+		(void)add(&f, n); /* refused from the first failure on */
 	result = wait_batch(&f);
 	assert_int_equal(result.failed, 5);
 	assert_int_equal(result.published, 0);
@@ -238,6 +250,78 @@ static void test_a_full_queue_drops_instead_of_waiting(void **state)
 	qmw_publisher_read_stats(f.publisher, &stats);
 	assert_int_equal(stats.dropped, refused);
 	stop(&f);
+}
+
+/* Blocks of two requests that come in turns: a call carries one chain, in order, and several of it.
+ */
+static void test_a_call_carries_one_request(void **state)
+{
+	struct fixture f;
+	struct qmw_batch *other;
+	uint8_t next[3] = {0};
+
+	(void)state;
+	start(&f, 64, 8);
+	assert_int_equal(qmw_batch_create(&other), QMLA_OK);
+	node.delay_us = 100000; /* the first call goes alone, the others find a full ring */
+	for (uint8_t n = 0; n < 16; n++) {
+		assert_int_equal(add_of(&f, f.batch, 1, n), QMLA_OK);
+		assert_int_equal(add_of(&f, other, 2, n), QMLA_OK);
+	}
+	assert_int_equal(wait_batch(&f).published, 16);
+	qmw_batch_put(other);
+	stop(&f);
+	assert_int_equal(node.count, 32);
+	assert_int_equal(node.mixed_calls, 0);
+	assert_int_equal(node.bad_blocks, 0);
+	for (uint32_t i = 0; i < node.count; i++)
+		assert_int_equal(node.keys[i].bytes[0], next[node.keys[i].bytes[1]]++);
+	assert_true(node.calls <= 7);
+}
+
+/* What comes behind a block that found no room is not published: nobody would find it. */
+static void test_no_hole_behind_a_drop(void **state)
+{
+	struct fixture f;
+	struct qmw_batch *other;
+	uint8_t accepted = 0, n = 0;
+
+	(void)state;
+	start(&f, 4, 1);
+	assert_int_equal(qmw_batch_create(&other), QMLA_OK);
+	node.delay_us = 20000;
+	while (add(&f, n++) == QMLA_OK)
+		accepted++;
+	usleep(100000); /* there is room again */
+	for (; n < 20; n++)
+		assert_int_equal(add(&f, n), QMLA_ERR_RESOURCE_EXHAUSTED);
+	assert_int_equal(add_of(&f, other, 2, 0), QMLA_OK); /* another request is not concerned */
+	assert_int_equal(wait_batch(&f).published, accepted);
+	qmw_batch_put(other);
+	stop(&f);
+	assert_int_equal(node.count, accepted + 1u);
+	for (uint8_t i = 0; i < accepted; i++)
+		assert_int_equal(node.keys[i].bytes[0], i);
+}
+
+static void test_no_hole_behind_a_failure(void **state)
+{
+	struct fixture f;
+	struct qmw_batch_result result;
+
+	(void)state;
+	start(&f, 64, 2);
+	node.answer = QMLA_ERR_UNAVAILABLE;
+	node.delay_us = 200000;
+	for (uint8_t n = 0; n < 8; n++)
+		assert_int_equal(add(&f, n), QMLA_OK);
+	result = wait_batch(&f);
+	assert_int_equal(result.failed, 8);
+	assert_int_equal(node.calls, 1); /* the other six were not even tried */
+	node.answer = QMLA_OK;           /* too late for this request */
+	assert_int_equal(add(&f, 8), QMLA_ERR_UNAVAILABLE);
+	stop(&f);
+	assert_int_equal(node.count, 0);
 }
 
 static void test_stop_finishes_what_fits_the_deadline(void **state)
@@ -284,6 +368,9 @@ int main(void)
 		cmocka_unit_test(test_existing_blocks_count_as_published),
 		cmocka_unit_test(test_a_dead_node_is_a_note),
 		cmocka_unit_test(test_a_full_queue_drops_instead_of_waiting),
+		cmocka_unit_test(test_a_call_carries_one_request),
+		cmocka_unit_test(test_no_hole_behind_a_drop),
+		cmocka_unit_test(test_no_hole_behind_a_failure),
 		cmocka_unit_test(test_stop_finishes_what_fits_the_deadline),
 		cmocka_unit_test(test_a_batch_may_be_left_behind),
 	};

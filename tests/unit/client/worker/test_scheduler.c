@@ -445,6 +445,47 @@ static void test_destroy_ends_what_runs(void **state)
 	qmw_pool_destroy(f.pool);
 }
 
+/* A long answer costs each token one hash, whatever its length, and gives the same keys as the
+ * whole text as a prompt. */
+static void test_keys_of_an_answer_hash_each_token_once(void **state)
+{
+	enum { PROMPT = 100, ANSWER = 1000, BLOCKS = (PROMPT + ANSWER) / QMLA_BLOCK_TOKENS };
+	static uint32_t tokens[PROMPT + ANSWER];
+	struct qmw_request_config config = {.tokens = tokens,
+					    .token_count = PROMPT,
+					    .max_tokens = ANSWER,
+					    .shared_blocks = true,
+					    .deadline = QMC_TIME_NEVER};
+	struct qmw_pool_config pool_config = {.block_bytes = 128, .bytes = 128};
+	struct qmw_request growing, whole;
+	struct qmw_pool *pool;
+	uint64_t before = fake_tokens_hashed();
+	qmla_key_t key;
+
+	(void)state;
+	for (uint32_t i = 0; i < PROMPT + ANSWER; i++)
+		tokens[i] = i * 7 % 251;
+	assert_int_equal(qmw_pool_create(&pool_config, &pool), QMLA_OK);
+	assert_int_equal(qmw_request_init(&growing, &config), QMLA_OK);
+	for (uint32_t i = PROMPT; i < PROMPT + ANSWER; i++) {
+		qmw_request_append(&growing, tokens[i]);
+		if (growing.length % QMLA_BLOCK_TOKENS == 0)
+			assert_int_equal(qmw_request_key(&growing,
+							 growing.length / QMLA_BLOCK_TOKENS - 1,
+							 &key),
+					 QMLA_OK);
+	}
+	assert_int_equal(growing.key_count, BLOCKS);
+	assert_int_equal(fake_tokens_hashed() - before, BLOCKS * QMLA_BLOCK_TOKENS);
+	config.token_count = PROMPT + ANSWER;
+	config.max_tokens = 0;
+	assert_int_equal(qmw_request_init(&whole, &config), QMLA_OK);
+	assert_memory_equal(growing.keys, whole.keys, BLOCKS * sizeof(key));
+	qmw_request_fini(&growing, pool);
+	qmw_request_fini(&whole, pool);
+	qmw_pool_destroy(pool);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -461,6 +502,7 @@ int main(void)
 		cmocka_unit_test(test_prefill_only),
 		cmocka_unit_test(test_nothing_to_run_is_refused),
 		cmocka_unit_test(test_destroy_ends_what_runs),
+		cmocka_unit_test(test_keys_of_an_answer_hash_each_token_once),
 	};
 
 	qmc_log_configure(QMC_LOG_ERROR, QMC_LOG_TEXT);
