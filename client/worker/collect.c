@@ -145,6 +145,30 @@ static bool wants_prefill(const struct qmw_worker *worker, const struct qmw_requ
 	       limit - request->blocks >= worker->config.prefill_min_blocks;
 }
 
+static void add_fetched(struct qmw_collected *collected, const struct qmw_prefix_result *result)
+{
+	collected->fetched += result->fetched;
+	collected->bytes += result->bytes;
+	collected->fetch_us += result->us;
+}
+
+/* Where much is missing: another request may be at it already. */
+static qmla_status_t share(struct prefill *p, qmla_status_t end, bool (*cancelled)(void *user),
+			   void *user)
+{
+	struct qmw_prefix_result result = {.end = end};
+	uint32_t found;
+
+	if (p->limit - p->request->blocks < p->worker->config.prefill_min_blocks)
+		return end;
+	qmw_prefix_share(p->worker, p->request, p->limit, p->request->deadline, cancelled, user,
+			 &p->collected->flight, &found, &result);
+	p->collected->local += found;
+	add_fetched(p->collected, &result);
+	note_fetch(p->worker, &result, p->notes);
+	return result.end;
+}
+
 void qmw_collect(struct qmw_worker *worker, struct qmw_request *request, uint32_t limit,
 		 bool (*cancelled)(void *user), void *user, struct qmw_collected *collected,
 		 struct qmw_notes *notes)
@@ -155,14 +179,14 @@ void qmw_collect(struct qmw_worker *worker, struct qmw_request *request, uint32_
 				  .limit = limit,
 				  .collected = collected,
 				  .notes = notes};
+	qmla_status_t end;
 
 	collected->local = request->blocks;
 	qmw_prefix_fetch(worker, request, limit, &result);
-	collected->fetched = result.fetched;
-	collected->bytes = result.bytes;
-	collected->fetch_us = result.us;
+	add_fetched(collected, &result);
 	note_fetch(worker, &result, notes);
-	if (!wants_prefill(worker, request, limit, result.end))
+	end = share(&prefill, result.end, cancelled, user);
+	if (!wants_prefill(worker, request, limit, end))
 		return;
 	if (qmw_prefill_client_usable(worker->prefill))
 		ask_prefill(&prefill, cancelled, user);

@@ -7,7 +7,7 @@
 #include "common/address.h"
 #include "common/log.h"
 
-#define FLAG_COUNT 25
+#define FLAG_COUNT 29
 
 static const struct qmw_flags defaults = {
 	.pool_size = UINT64_C(1) << 30,
@@ -86,6 +86,15 @@ static void table_make(struct qmw_flags *f, struct qmc_option table[FLAG_COUNT])
 		{"drain-timeout", 0, QMC_OPTION_DURATION, &f->drain_timeout, "TIME",
 		 "on SIGTERM, how long running requests may take, default 30s", 0,
 		 3600 * QMC_NS_PER_S, false},
+		{"ignore-calibration", 0, QMC_OPTION_BOOL, &f->ignore_calibration, NULL,
+		 "run without quantmla.json: another identity, other text", 0, 0, false},
+		{"tls-ca", 0, QMC_OPTION_STRING, &f->tls_ca, "FILE",
+		 "PEM of who signs nodes, workers and clients; with the next two: mutual TLS", 0, 0,
+		 false},
+		{"tls-certificate", 0, QMC_OPTION_STRING, &f->tls_certificate, "FILE",
+		 "PEM of this worker, as a server and as a client", 0, 0, false},
+		{"tls-key", 0, QMC_OPTION_STRING, &f->tls_key, "FILE", "PEM key of the certificate",
+		 0, 0, false},
 		{"log-level", 0, QMC_OPTION_STRING, &f->log_level, "LEVEL",
 		 "error, warn, info (default), debug, trace", 0, 0, true},
 		{"log-format", 0, QMC_OPTION_STRING, &f->log_format, "FORMAT",
@@ -136,6 +145,15 @@ static bool check_address(const char *flag, const char *text)
 	return false;
 }
 
+static bool check_tls(const struct qmw_flags *f)
+{
+	if (!f->tls_ca == !f->tls_certificate && !f->tls_ca == !f->tls_key)
+		return true;
+	fprintf(stderr,
+		"qmla-worker: TLS needs all of --tls-ca, --tls-certificate and --tls-key\n");
+	return false;
+}
+
 static bool check(const struct qmw_flags *f, struct qmw_worker_config *config)
 {
 	config->format = QMK_FORMAT_C4R4;
@@ -157,13 +175,16 @@ static bool check(const struct qmw_flags *f, struct qmw_worker_config *config)
 		fprintf(stderr, "qmla-worker: --prefill is for decode workers\n");
 		return false;
 	}
-	return check_transport(f->transport) && check_address("prefill", f->prefill) &&
-	       check_address("listen", f->listen) && check_address("http-listen", f->http_listen) &&
-	       apply_log(f);
+	return check_transport(f->transport) && check_tls(f) &&
+	       check_address("prefill", f->prefill) && check_address("listen", f->listen) &&
+	       check_address("http-listen", f->http_listen) && apply_log(f);
 }
 
-static void fill(const struct qmw_flags *f, struct qmw_worker_config *config)
+static void fill(struct qmw_flags *f, struct qmw_worker_config *config)
 {
+	f->tls = (struct qmp_tls){f->tls_ca, f->tls_certificate, f->tls_key};
+	config->tls = f->tls_ca ? &f->tls : NULL;
+	config->ignore_calibration = f->ignore_calibration;
 	config->model = f->model;
 	config->nodes = f->nodes;
 	config->transport = f->transport;
@@ -219,9 +240,11 @@ static struct qmc_options describe(const struct qmc_option *table, enum qmw_role
 				 "the tail itself."
 			       : "Computes prompts in chunks and publishes every full block to "
 				 "the nodes while\nlater ones are being computed.",
-		.epilogue = "SIGTERM: no new requests, running ones may finish within "
-			    "--drain-timeout.\nSIGHUP: log-level and log-format are read again "
-			    "from --config.",
+		.epilogue =
+			"SIGTERM: no new requests, running ones may finish within "
+			"--drain-timeout; a second\nSIGTERM ends at once, with status 1. "
+			"SIGHUP: log-level and log-format are read again\nfrom --config.\n"
+			"Exit status: 0 ended by a signal, 1 it could not start, 2 wrong usage.",
 		.table = table,
 		.count = FLAG_COUNT,
 	};

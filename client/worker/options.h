@@ -10,14 +10,17 @@
 
 #include "client/worker/worker.h"
 #include "common/options.h"
+#include "proto/rpc_client.h"
 
 /** Values of the flags; strings are malloc'ed, freed by qmw_options_release. */
 struct qmw_flags {
 	char *config, *model, *format, *nodes, *prefill, *listen, *http_listen, *port_file;
 	char *name_space, *transport, *log_level, *log_format;
+	char *tls_ca, *tls_certificate, *tls_key;
 	uint64_t pool_size, max_batch, max_waiting, chunk, threads, replicas, prefill_min_blocks;
 	int64_t fetch_timeout, prefill_timeout, queue_timeout, request_timeout, drain_timeout;
-	bool local_reuse;
+	bool local_reuse, ignore_calibration;
+	struct qmp_tls tls; /**< what the three files amount to */
 };
 
 /**

@@ -71,24 +71,42 @@ static void sync_init(struct qmw_pool *pool)
 	pthread_condattr_destroy(&attr);
 }
 
-qmla_status_t qmw_pool_create(const struct qmw_pool_config *config, struct qmw_pool **pool)
+static uint64_t stride_of(const struct qmw_pool_config *config)
 {
-	uint64_t stride = (config->block_bytes + QMK_ALIGN - 1) / QMK_ALIGN * QMK_ALIGN;
-	struct qmw_pool *p;
-	qmla_status_t status;
+	return (config->block_bytes + QMK_ALIGN - 1) / QMK_ALIGN * QMK_ALIGN;
+}
 
-	if (config->block_bytes == 0 || config->bytes < stride ||
-	    config->bytes / stride > UINT32_MAX / 2) {
+qmla_status_t qmw_pool_check(const struct qmw_pool_config *config)
+{
+	uint64_t stride = stride_of(config);
+
+	if (config->block_bytes == 0 || config->bytes < stride) {
 		qmc_error(COMPONENT,
 			  "a pool of %llu bytes does not hold one block of %llu: raise --pool-size",
 			  (unsigned long long)config->bytes, (unsigned long long)stride);
 		return QMLA_ERR_INVALID_ARGUMENT;
 	}
+	if (config->bytes / stride > UINT32_MAX / 2) {
+		qmc_error(COMPONENT,
+			  "a pool of %llu bytes has more than %u blocks: lower --pool-size",
+			  (unsigned long long)config->bytes, UINT32_MAX / 2);
+		return QMLA_ERR_INVALID_ARGUMENT;
+	}
+	return QMLA_OK;
+}
+
+qmla_status_t qmw_pool_create(const struct qmw_pool_config *config, struct qmw_pool **pool)
+{
+	struct qmw_pool *p;
+	qmla_status_t status = qmw_pool_check(config);
+
+	if (status != QMLA_OK)
+		return status;
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return QMLA_ERR_NO_MEMORY;
-	p->stride = stride;
-	p->slot_count = (uint32_t)(config->bytes / stride);
+	p->stride = stride_of(config);
+	p->slot_count = (uint32_t)(config->bytes / p->stride);
 	p->keep_unused = config->keep_unused;
 	p->available = p->slot_count;
 	p->slots = calloc(p->slot_count, sizeof(*p->slots));
@@ -269,6 +287,28 @@ qmla_status_t qmw_pool_admit(struct qmw_pool *pool, const struct qmw_pool_need *
 	pthread_cond_broadcast(&pool->changed); /* the next in line may fit */
 	pthread_mutex_unlock(&pool->mutex);
 	return status;
+}
+
+uint32_t qmw_pool_extend(struct qmw_pool *pool, const qmla_key_t *keys, uint32_t count,
+			 uint32_t *slots, struct qmw_pool_grant *grant)
+{
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&pool->mutex);
+	while (n < count && grant->left > 0) {
+		struct slot *slot = index_find(pool, &keys[n]);
+
+		if (!slot)
+			break;
+		slot_hold(pool, slot);
+		slots[n++] = slot_number(pool, slot);
+		grant->left--;
+		pool->granted--;
+	}
+	pool->stats.hits += n;
+	pthread_cond_broadcast(&pool->changed); /* a block that was held already leaves room */
+	pthread_mutex_unlock(&pool->mutex);
+	return n;
 }
 
 uint32_t qmw_pool_take(struct qmw_pool *pool, struct qmw_pool_grant *grant)

@@ -46,6 +46,9 @@ struct qmw_pool_stats {
 	uint64_t evictions;
 };
 
+/** Whether such a pool can be: QMLA_ERR_INVALID_ARGUMENT: not even one slot fits (logged). */
+qmla_status_t qmw_pool_check(const struct qmw_pool_config *config);
+
 /** QMLA_ERR_INVALID_ARGUMENT: not even one slot fits (logged); QMLA_ERR_NO_MEMORY. */
 qmla_status_t qmw_pool_create(const struct qmw_pool_config *config, struct qmw_pool **pool);
 
@@ -78,6 +81,13 @@ struct qmw_pool_need {
  */
 qmla_status_t qmw_pool_admit(struct qmw_pool *pool, const struct qmw_pool_need *need,
 			     uint32_t *slots, uint32_t *hits, struct qmw_pool_grant *grant);
+
+/**
+ * Holds the run of keys[0 … count-1] that came to the pool since the request was
+ * admitted, in place of granted slots. Returns how many; @p slots gets them.
+ */
+uint32_t qmw_pool_extend(struct qmw_pool *pool, const qmla_key_t *keys, uint32_t count,
+			 uint32_t *slots, struct qmw_pool_grant *grant);
 
 /** Takes one slot of the grant (which must have one left); held once, without a key. Never fails.
  */

@@ -94,11 +94,11 @@ static void sync_init(struct qmw_prefill_client *client)
 	pthread_condattr_destroy(&attr);
 }
 
-qmla_status_t qmw_prefill_client_create(const char *address, const qmla_identity_t *identity,
-					int64_t probe_interval_ns,
+qmla_status_t qmw_prefill_client_create(const char *address, const struct qmp_tls *tls,
+					const qmla_identity_t *identity, int64_t probe_interval_ns,
 					struct qmw_prefill_client **client)
 {
-	struct qmp_channel_config config = {.target = address};
+	struct qmp_channel_config config = {.target = address, .tls = tls};
 	struct qmw_prefill_client *c = calloc(1, sizeof(*c));
 	qmla_status_t status;
 

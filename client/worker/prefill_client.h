@@ -17,14 +17,15 @@
 #include <qmla/status.h>
 
 #include "common/clock.h"
+#include "proto/rpc_client.h"
 
 struct qmw_prefill_client;
 struct qmw_prefill_call; /**< one running call; one thread */
 
-/** Does not connect yet. Asks for blocks of @p identity only. @p probe_interval_ns: how often a
- * failed peer is asked for its health. */
-qmla_status_t qmw_prefill_client_create(const char *address, const qmla_identity_t *identity,
-					int64_t probe_interval_ns,
+/** Does not connect yet. @p tls: NULL: plain text. Asks for blocks of @p identity only. @p
+ * probe_interval_ns: how often a failed peer is asked for its health. */
+qmla_status_t qmw_prefill_client_create(const char *address, const struct qmp_tls *tls,
+					const qmla_identity_t *identity, int64_t probe_interval_ns,
 					struct qmw_prefill_client **client);
 void qmw_prefill_client_destroy(
 	struct qmw_prefill_client *client); /**< accepts NULL; no call may be running */

@@ -21,6 +21,7 @@ struct job {
 	struct qmp_call *call;
 	struct qmw_request request;
 	struct qmw_batch *batch;
+	struct qmw_flight flight;
 	uint32_t hit;
 	uint64_t compute_us, publish_us;
 	struct qmw_batch_result published;
@@ -82,9 +83,9 @@ static qmla_status_t init_request(struct job *job, const Qmla__V1__PrefillReques
 }
 
 /* Blocks that are in this worker's pool may have left the nodes since. */
-static void republish(struct job *job)
+static void republish(struct job *job, uint32_t from)
 {
-	for (uint32_t i = 0; i < job->request.blocks; i++)
+	for (uint32_t i = from; i < job->request.blocks; i++)
 		(void)qmw_publisher_add(job->worker->publisher, &job->request.keys[i],
 					job->request.slots[i], job->batch);
 }
@@ -97,6 +98,20 @@ static void note_fetch(struct job *job, const struct qmw_prefix_result *result)
 	if (result->corrupt > 0)
 		qmw_notes_add(&job->notes, "%u cached block(s) failed their checksum",
 			      result->corrupt);
+}
+
+/* Another request may be computing the same blocks. */
+static void share(struct job *job)
+{
+	struct qmw_prefix_result result = {0};
+	uint32_t before = job->request.blocks;
+	uint32_t found;
+
+	qmw_prefix_share(job->worker, &job->request, job->request.block_limit,
+			 job->request.deadline, client_gone, job->call, &job->flight, &found,
+			 &result);
+	note_fetch(job, &result);
+	republish(job, before);
 }
 
 static qmla_status_t find_prefix(struct job *job)
@@ -117,9 +132,10 @@ static qmla_status_t find_prefix(struct job *job)
 	if (status != QMLA_OK)
 		return qmw_refuse(&job->detail, status, "no room in the worker's pool: %s",
 				  qmla_status_text(status));
-	republish(job);
+	republish(job, 0);
 	qmw_prefix_fetch(job->worker, request, request->block_limit, &result);
 	note_fetch(job, &result);
+	share(job);
 	job->hit = request->blocks;
 	return QMLA_OK;
 }
@@ -187,6 +203,7 @@ static qmla_status_t run(struct job *job)
 
 	if (status == QMLA_OK && job->request.blocks < job->request.block_limit)
 		status = compute_rest(job);
+	qmw_flights_leave(job->worker->flights, &job->flight);
 	if (status != QMLA_OK)
 		return status;
 	await_publish(job);

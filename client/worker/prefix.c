@@ -124,6 +124,52 @@ void qmw_prefix_fetch(struct qmw_worker *worker, struct qmw_request *request, ui
 	count(worker, result);
 }
 
+static void add_result(struct qmw_prefix_result *sum, const struct qmw_prefix_result *more)
+{
+	sum->fetched += more->fetched;
+	sum->bytes += more->bytes;
+	sum->us += more->us;
+	sum->corrupt += more->corrupt;
+	sum->end = more->end;
+}
+
+/* What another request left in the pool, then what it left on the nodes. */
+static uint32_t look_again(struct qmw_worker *worker, struct qmw_request *request, uint32_t limit,
+			   struct qmw_prefix_result *result)
+{
+	uint32_t got = qmw_pool_extend(worker->pool, request->keys + request->blocks,
+				       limit - request->blocks, request->slots + request->blocks,
+				       &request->grant);
+	struct qmw_prefix_result more;
+
+	request->blocks += got;
+	qmw_count(worker->counters.blocks_hit_local, got);
+	if (request->blocks < limit) {
+		qmw_prefix_fetch(worker, request, limit, &more);
+		add_result(result, &more);
+	}
+	return got;
+}
+
+void qmw_prefix_share(struct qmw_worker *worker, struct qmw_request *request, uint32_t limit,
+		      qmc_time_t deadline, bool (*cancelled)(void *user), void *user,
+		      struct qmw_flight *flight, uint32_t *found, struct qmw_prefix_result *result)
+{
+	*found = 0;
+	if (!request->shared_blocks)
+		return;
+	while (request->blocks < limit && qmc_clock_left(deadline) > 0 && !cancelled(user)) {
+		uint32_t before = request->blocks;
+
+		if (qmw_flights_lead(worker->flights, request->keys + request->blocks,
+				     limit - request->blocks, deadline, cancelled, user, flight))
+			return;
+		*found += look_again(worker, request, limit, result);
+		if (request->blocks == before)
+			return; /* it came to nothing there: no second wait */
+	}
+}
+
 qmla_status_t qmw_prefix_adopt(struct qmw_worker *worker, struct qmw_request *request)
 {
 	uint32_t capacity;

@@ -13,6 +13,7 @@
 
 #include <qmla/status.h>
 
+#include "client/worker/flights.h"
 #include "client/worker/request.h"
 #include "client/worker/worker.h"
 
@@ -42,6 +43,18 @@ qmla_status_t qmw_prefix_admit(struct qmw_worker *worker, struct qmw_request *re
  */
 void qmw_prefix_fetch(struct qmw_worker *worker, struct qmw_request *request, uint32_t limit,
 		      struct qmw_prefix_result *result);
+
+/**
+ * Before blocks request->blocks … @p limit-1 are computed: does another request of
+ * this worker compute them already? If not, @p flight leads them from now on (the
+ * caller leaves it when they are there, or the request ends). If so, waits for that
+ * request, within @p deadline, and takes what came; then asks again. @p found
+ * counts blocks that were taken from the pool so; blocks that came by way of the
+ * nodes are added to @p result.
+ */
+void qmw_prefix_share(struct qmw_worker *worker, struct qmw_request *request, uint32_t limit,
+		      qmc_time_t deadline, bool (*cancelled)(void *user), void *user,
+		      struct qmw_flight *flight, uint32_t *found, struct qmw_prefix_result *result);
 
 /** Makes the request's sequence and hands the blocks it holds over to it. */
 qmla_status_t qmw_prefix_adopt(struct qmw_worker *worker, struct qmw_request *request);

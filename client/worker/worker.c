@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/model/config.h"
 #include "common/log.h"
 
 #define COMPONENT         "worker"
@@ -27,6 +28,7 @@ static uint32_t on_block(void *user, struct qmw_request *request, uint32_t block
 static qmla_status_t open_model(struct qmw_worker *worker)
 {
 	struct qmw_model_options options = {.format = worker->config.format,
+					    .ignore_calibration = worker->config.ignore_calibration,
 					    .threads = worker->config.threads};
 	qmc_time_t start = qmc_clock_now();
 	qmla_status_t status = qmw_model_open(worker->config.model, &options, &worker->model);
@@ -54,24 +56,36 @@ static qmla_status_t open_pool(struct qmw_worker *worker)
 	return qmw_pool_create(&config, &worker->pool);
 }
 
+static qmla_client_config_t client_config(const struct qmw_worker_config *config)
+{
+	qmla_client_config_t client = {
+		.struct_size = sizeof(client),
+		.nodes = config->nodes,
+		.transport = config->transport,
+		.replicas = config->replicas,
+	};
+
+	if (config->tls) {
+		client.tls_ca_file = config->tls->ca_file;
+		client.tls_certificate_file = config->tls->certificate_file;
+		client.tls_key_file = config->tls->key_file;
+	}
+	return client;
+}
+
 static qmla_status_t open_client(struct qmw_worker *worker)
 {
 	const struct qmk_layout *layout = qmw_model_layout(worker->model);
-	qmla_client_config_t config = {
-		.struct_size = sizeof(config),
-		.nodes = worker->config.nodes,
-		.identity = worker->identity,
-		.layout = {.format = (qmla_format_t)layout->format,
-			   .layers = layout->layers,
-			   .content_dim = layout->content_dim,
-			   .rope_dim = layout->rope_dim},
-		.transport = worker->config.transport,
-		.replicas = worker->config.replicas,
-	};
+	qmla_client_config_t config = client_config(&worker->config);
 	qmla_status_t status;
 
 	if (!worker->config.nodes)
 		return QMLA_OK;
+	config.identity = worker->identity;
+	config.layout = (qmla_layout_t){.format = (qmla_format_t)layout->format,
+					.layers = layout->layers,
+					.content_dim = layout->content_dim,
+					.rope_dim = layout->rope_dim};
 	status = qmla_client_create(&config, &worker->client);
 	if (status != QMLA_OK)
 		return status;
@@ -102,8 +116,13 @@ static qmla_status_t open_prefill(struct qmw_worker *worker)
 {
 	if (!worker->config.prefill)
 		return QMLA_OK;
-	return qmw_prefill_client_create(worker->config.prefill, &worker->identity,
-					 PROBE_INTERVAL_NS, &worker->prefill);
+	return qmw_prefill_client_create(worker->config.prefill, worker->config.tls,
+					 &worker->identity, PROBE_INTERVAL_NS, &worker->prefill);
+}
+
+static qmla_status_t open_flights(struct qmw_worker *worker)
+{
+	return qmw_flights_create(&worker->flights);
 }
 
 static qmla_status_t open_scheduler(struct qmw_worker *worker)
@@ -121,10 +140,50 @@ static qmla_status_t open_scheduler(struct qmw_worker *worker)
 	return qmw_scheduler_create(&config, &worker->scheduler);
 }
 
+/* A client that connects to nobody: its own checks are the ones that count. */
+static qmla_status_t check_nodes(const struct qmw_worker_config *config)
+{
+	qmla_client_config_t client = client_config(config);
+	qmla_client_t *made;
+	qmla_status_t status;
+
+	if (!config->nodes)
+		return QMLA_OK;
+	client.layout = (qmla_layout_t){QMLA_FORMAT_C4R4, 1, 512, 64};
+	status = qmla_client_create(&client, &made);
+	if (status == QMLA_OK)
+		qmla_client_destroy(made);
+	return status;
+}
+
+static qmla_status_t check_pool(const struct qmw_worker_config *config)
+{
+	struct qmw_config model;
+	struct qmk_layout layout;
+	qmla_status_t status = qmw_config_read(config->model, &model);
+
+	if (status != QMLA_OK)
+		return status;
+	/* A geometry that has no pages is named when the model is opened. */
+	if (qmk_layout_init(config->format, model.layers, model.content_dim, model.rope_dim,
+			    &layout) != QMLA_OK)
+		return QMLA_OK;
+	return qmw_pool_check(&(struct qmw_pool_config){.block_bytes = layout.block_bytes,
+							.bytes = config->pool_bytes});
+}
+
+qmla_status_t qmw_worker_check(const struct qmw_worker_config *config)
+{
+	qmla_status_t status = check_nodes(config);
+
+	return status == QMLA_OK ? check_pool(config) : status;
+}
+
 qmla_status_t qmw_worker_create(const struct qmw_worker_config *config, struct qmw_worker **worker)
 {
 	static qmla_status_t (*const parts[])(struct qmw_worker *) = {
-		open_model, open_pool, open_client, open_publisher, open_prefill, open_scheduler,
+		open_model,   open_pool,    open_client,    open_publisher,
+		open_prefill, open_flights, open_scheduler,
 	};
 	struct qmw_worker *w = calloc(1, sizeof(*w));
 	qmla_status_t status = w ? QMLA_OK : QMLA_ERR_NO_MEMORY;
@@ -150,6 +209,7 @@ void qmw_worker_destroy(struct qmw_worker *worker, qmc_time_t deadline)
 	qmw_prefill_client_destroy(worker->prefill);
 	qmw_publisher_destroy(worker->publisher, deadline);
 	qmla_client_destroy(worker->client);
+	qmw_flights_destroy(worker->flights);
 	qmw_pool_destroy(worker->pool);
 	qmw_model_close(worker->model);
 	free(worker);

@@ -16,23 +16,27 @@
 #include <qmla/status.h>
 
 #include "client/model/model.h"
+#include "client/worker/flights.h"
 #include "client/worker/pool.h"
 #include "client/worker/prefill_client.h"
 #include "client/worker/publisher.h"
 #include "client/worker/request.h"
 #include "client/worker/scheduler.h"
 #include "common/clock.h"
+#include "proto/rpc_client.h"
 
 enum qmw_role { QMW_ROLE_PREFILL, QMW_ROLE_DECODE };
 
 struct qmw_worker_config {
 	enum qmw_role role;
-	const char *model;      /**< directory of the checkpoint */
-	enum qmk_format format; /**< of the packed cache */
-	const char *nodes;      /**< "host:port[*weight],…"; NULL: no cache */
-	const char *transport;  /**< NULL: auto */
-	const char *prefill;    /**< address of the prefill worker; NULL: none */
-	const char *name_space; /**< of requests that name none; NULL: empty */
+	const char *model;         /**< directory of the checkpoint */
+	enum qmk_format format;    /**< of the packed cache */
+	const char *nodes;         /**< "host:port[*weight],…"; NULL: no cache */
+	const char *transport;     /**< NULL: auto */
+	const char *prefill;       /**< address of the prefill worker; NULL: none */
+	const char *name_space;    /**< of requests that name none; NULL: empty */
+	const struct qmp_tls *tls; /**< of the way to nodes and prefill worker; NULL: plain text */
+	bool ignore_calibration;   /**< run without quantmla.json */
 	uint64_t pool_bytes;
 	bool local_reuse; /**< blocks that no request holds are kept for later ones */
 	uint32_t replicas;
@@ -62,11 +66,19 @@ struct qmw_worker {
 	qmla_client_t *client;              /**< NULL: no nodes are configured */
 	struct qmw_publisher *publisher;    /**< NULL: as above */
 	struct qmw_prefill_client *prefill; /**< NULL: no prefill worker */
+	struct qmw_flights *flights;
 	struct qmw_scheduler *scheduler;
 	_Atomic uint32_t inside; /**< requests being handled */
 	_Atomic bool draining;
 	struct qmw_worker_counters counters;
 };
+
+/**
+ * Judges what can be judged before the model is loaded: the list of nodes, the TLS
+ * files, config.json, the size of the pool. Blocks for a few small files. Logs what
+ * is wrong: QMLA_ERR_INVALID_ARGUMENT, QMLA_ERR_NOT_FOUND, QMLA_ERR_FORMAT…
+ */
+qmla_status_t qmw_worker_check(const struct qmw_worker_config *config);
 
 /** Loads the model and starts everything but the servers. Logs what fails. */
 qmla_status_t qmw_worker_create(const struct qmw_worker_config *config, struct qmw_worker **worker);

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "client/worker/decode_service.h"
 #include "client/worker/options.h"
 #include "client/worker/prefill_service.h"
+#include "client/worker/signals.h"
 #include "client/worker/stats_service.h"
 #include "client/worker/worker.h"
 #include "common/http_endpoint.h"
 #include "common/log.h"
+#include "common/port_file.h"
 #include "proto/rpc_server.h"
 #include "qmla/v1/worker.pb-c.h"
 
@@ -21,6 +19,7 @@
 #define MAX_MESSAGE      (4u << 20)
 #define SPARE_THREADS    4 /* WorkerStats, and refusing what is too much */
 #define FLUSH_TIMEOUT_NS (5 * QMC_NS_PER_S)
+#define STOP_SECONDS     30 /* beyond the drain and the flush: then the process is stuck */
 
 /* The servers come up before the model is loaded: a taken port shows at once, and health is asked.
  */
@@ -30,6 +29,8 @@ struct process {
 	_Atomic(struct qmw_worker *) worker; /* NULL while loading and while ending */
 	struct qmp_server *server;
 	struct qmc_http_endpoint *http;
+	struct qmc_port_file *port_file;
+	bool published; /* the port file */
 	_Atomic bool ready;
 	pthread_t loader;
 	_Atomic bool loaded;
@@ -90,6 +91,7 @@ static qmla_status_t start_rpc(struct process *process)
 						: "127.0.0.1:7100",
 		.threads = qmw_worker_limit(&process->config) + SPARE_THREADS,
 		.max_message_bytes = MAX_MESSAGE,
+		.tls = process->config.tls,
 	};
 
 	methods[0] = (struct qmp_method){"/qmla.v1.Worker/Generate", QMP_SERVER_STREAM,
@@ -139,35 +141,22 @@ static qmla_status_t start_http(struct process *process)
 	return status;
 }
 
-/* The port on the first line, then name=value, as a node writes it. A reader never sees half of it.
- */
-static qmla_status_t write_port_file(const struct process *process)
+static qmla_status_t publish_port(struct process *process)
 {
-	const char *path = process->flags.port_file;
-	uint16_t port = qmp_server_port(process->server);
-	char temporary[4096];
-	FILE *file;
-	bool failed;
+	struct qmc_port_file_values values = {
+		.grpc = qmp_server_port(process->server),
+		.http = process->http ? qmc_http_endpoint_port(process->http) : 0,
+	};
+	qmla_status_t status;
 
-	if (!path)
+	if (!process->port_file)
 		return QMLA_OK;
-	if (snprintf(temporary, sizeof(temporary), "%s.tmp", path) >= (int)sizeof(temporary))
-		return QMLA_ERR_INVALID_ARGUMENT;
-	file = fopen(temporary, "w");
-	failed = !file || fprintf(file, "%u\ngrpc=%u\n", port, port) < 0;
-	if (!failed && process->http)
-		failed = fprintf(file, "http=%u\n", qmc_http_endpoint_port(process->http)) < 0;
-	failed = failed || fprintf(file, "pid=%ld\n", (long)getpid()) < 0;
-	if (file)
-		failed = fclose(file) != 0 || failed;
-	if (failed || rename(temporary, path) != 0) {
-		qmc_error(COMPONENT,
-			  "--port-file %s: cannot write it: %s; choose a place that can "
-			  "be written",
-			  path, strerror(errno));
-		return QMLA_ERR_IO;
+	status = qmc_port_file_publish(process->port_file, &values);
+	if (status == QMLA_OK) {
+		process->published = true;
+		qmw_signals_set_port_file(process->port_file);
 	}
-	return QMLA_OK;
+	return status;
 }
 
 static void set_ready(struct process *process, bool ready)
@@ -191,28 +180,29 @@ static void *load_thread(void *argument)
 	}
 	/* Release: who sees it may read load_status. */
 	atomic_store_explicit(&process->loaded, true, memory_order_release);
+	qmw_signals_wake();
 	return NULL;
 }
 
-static void remove_port_file(const struct process *process)
+static void say_end(const struct process *process)
 {
-	if (process->flags.port_file)
-		unlink(process->flags.port_file);
+	qmc_info(COMPONENT,
+		 "ending: running requests may take %lld s more; a second signal ends the worker "
+		 "at once",
+		 (long long)(process->flags.drain_timeout / QMC_NS_PER_S));
 }
 
 /* A large model takes minutes; nothing is lost by ending in the middle of it. */
-static qmla_status_t load(struct process *process, const sigset_t *signals)
+static qmla_status_t await_load(struct process *process)
 {
-	const struct timespec pause = {.tv_nsec = 100 * QMC_NS_PER_MS};
-
-	if (pthread_create(&process->loader, NULL, load_thread, process) != 0)
-		return QMLA_ERR_RESOURCE_EXHAUSTED;
 	while (!atomic_load_explicit(&process->loaded, memory_order_acquire)) {
-		int number = sigtimedwait(signals, NULL, &pause);
+		enum qmw_signal signal = qmw_signals_next(-1);
 
-		if (number == SIGTERM || number == SIGINT) {
-			qmc_info(COMPONENT, "%s: ended while loading", strsignal(number));
-			remove_port_file(process);
+		if (signal == QMW_SIGNAL_RELOAD)
+			qmw_options_reload(&process->flags);
+		if (signal == QMW_SIGNAL_END) {
+			qmc_info(COMPONENT, "ended while loading the model");
+			qmc_port_file_remove(process->port_file);
 			_exit(0);
 		}
 	}
@@ -221,74 +211,92 @@ static qmla_status_t load(struct process *process, const sigset_t *signals)
 }
 
 /* Until SIGTERM or SIGINT. */
-static void wait_for_end(struct process *process, const sigset_t *signals)
+static void wait_for_end(struct process *process)
 {
-	int number;
+	enum qmw_signal signal;
 
-	for (;;) {
-		if (sigwait(signals, &number) != 0)
-			continue;
-		if (number != SIGHUP)
-			break;
-		qmw_options_reload(&process->flags);
+	while ((signal = qmw_signals_next(-1)) != QMW_SIGNAL_END) {
+		if (signal == QMW_SIGNAL_RELOAD)
+			qmw_options_reload(&process->flags);
 	}
-	qmc_info(COMPONENT, "%s: draining", strsignal(number));
+	say_end(process);
+}
+
+static void end_port_file(struct process *process)
+{
+	if (process->published)
+		qmc_port_file_remove(process->port_file); /* not freed: a handler may look at it */
+	else
+		qmc_port_file_destroy(process->port_file);
 }
 
 static void end(struct process *process)
 {
 	struct qmw_worker *worker = loaded(process);
 
-	remove_port_file(process);
+	end_port_file(process);
 	if (worker)
 		qmw_worker_drain(worker);
 	if (process->server)
 		set_ready(process, false);
+	qmw_signals_end_after(
+		(unsigned)((process->flags.drain_timeout + FLUSH_TIMEOUT_NS) / QMC_NS_PER_S) +
+		STOP_SECONDS);
 	/* Waits for running calls, then cancels them; no handler is inside after it. */
 	qmp_server_destroy(process->server, process->flags.drain_timeout);
 	qmc_http_endpoint_destroy(process->http);
 	qmw_worker_destroy(worker, qmc_clock_after(FLUSH_TIMEOUT_NS));
 }
 
-static qmla_status_t serve(struct process *process, const sigset_t *signals)
+/* What can be judged without the model, before anybody waits for it; then the servers. */
+static qmla_status_t start(struct process *process)
 {
-	qmla_status_t status = start_rpc(process);
+	qmla_status_t status = qmw_worker_check(&process->config);
 
+	if (status == QMLA_OK && process->flags.port_file)
+		status = qmc_port_file_create(process->flags.port_file, &process->port_file);
+	if (status == QMLA_OK)
+		status = start_rpc(process);
 	if (status == QMLA_OK)
 		status = start_http(process);
 	if (status == QMLA_OK)
-		status = write_port_file(process);
-	if (status == QMLA_OK)
-		status = load(process, signals);
+		status = publish_port(process);
+	if (status == QMLA_OK && pthread_create(&process->loader, NULL, load_thread, process)) {
+		qmc_error(COMPONENT, "cannot start the thread that loads the model");
+		status = QMLA_ERR_RESOURCE_EXHAUSTED;
+	}
 	return status;
 }
 
-/* Before any thread starts, so that all of them inherit the mask. */
-static void block_signals(sigset_t *signals)
+static qmla_status_t serve(struct process *process)
 {
-	sigemptyset(signals);
-	sigaddset(signals, SIGTERM);
-	sigaddset(signals, SIGINT);
-	sigaddset(signals, SIGHUP);
-	pthread_sigmask(SIG_BLOCK, signals, NULL);
-	signal(SIGPIPE, SIG_IGN);
+	qmla_status_t status;
+
+	/* All threads are started in here, or by those that are. */
+	qmw_signals_hold();
+	status = start(process);
+	qmw_signals_release();
+	if (status == QMLA_OK)
+		status = await_load(process);
+	if (status == QMLA_OK)
+		wait_for_end(process);
+	else
+		qmc_error(COMPONENT, "cannot start: %s", qmla_status_text(status));
+	end(process);
+	return status;
 }
 
 int main(int argc, char **argv)
 {
 	static struct process process;
-	sigset_t signals;
-	enum qmc_options_result result =
-		qmw_options_parse(argc, argv, &process.flags, &process.config);
-	qmla_status_t status = QMLA_OK;
+	enum qmc_options_result result;
+	qmla_status_t status = qmw_signals_install();
 
-	if (result == QMC_OPTIONS_RUN) {
-		block_signals(&signals);
-		status = serve(&process, &signals);
-		if (status == QMLA_OK)
-			wait_for_end(&process, &signals);
-		end(&process);
-	}
+	if (status != QMLA_OK)
+		return 1;
+	result = qmw_options_parse(argc, argv, &process.flags, &process.config);
+	if (result == QMC_OPTIONS_RUN)
+		status = serve(&process);
 	qmw_options_release(&process.flags);
 	if (result == QMC_OPTIONS_EXIT_USAGE)
 		return 2;
