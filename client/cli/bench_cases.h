@@ -21,13 +21,24 @@ struct qmw_bench {
 	uint32_t connections;  /**< of the fetch case, 0: the library's default */
 };
 
-/** One-sided reads through tcp and shm against a plain socket and memcpy. */
+struct qmt_bench_result;
+
+/** One-sided reads through tcp and shm against a plain socket and memcpy, in large and small
+ * blocks. */
 int qmw_bench_transport(const struct qmw_bench *bench);
 
 /** Keys a second of Lookups with 1,024 keys. */
 int qmw_bench_lookup(const struct qmw_bench *bench);
 
-/** Blocks through the whole client, verified. */
+/**
+ * One-sided reads of @p block_bytes through @p transport and their limit, measured by turns.
+ * Prints what fails.
+ */
+qmla_status_t qmw_bench_reads(const struct qmw_bench *bench, const char *transport,
+			      uint64_t block_bytes, struct qmt_bench_result *result);
+
+/** Blocks through the whole client, verified; beside it the bare reads of such blocks with their
+ * limit. */
 int qmw_bench_fetch(const struct qmw_bench *bench);
 
 /** Processor time of a node that nobody uses. */
@@ -55,6 +66,8 @@ struct qmw_bench_plan {
 
 /** Starts the node, publishes the blocks. Prints what fails. */
 qmla_status_t qmw_bench_rig_start(struct qmw_bench_rig *rig, const struct qmw_bench_plan *plan);
+
+/** Ends the node and frees what the rig holds; also one that did not start. */
 void qmw_bench_rig_end(struct qmw_bench_rig *rig);
 
 #endif /* QMW_BENCH_CASES_H */
