@@ -134,11 +134,21 @@ static bool check_totals(struct check *check)
 	return true;
 }
 
+/* Orders everything that other threads did under a shard's lock before what follows. */
+static void meet_all_shards(struct check *check)
+{
+	for (uint32_t shard = 0; shard < QMS_INDEX_SHARDS; shard++) {
+		qms_index_lock(check->partition->index, shard);
+		qms_index_unlock(check->partition->index, shard);
+	}
+}
+
 static bool check_partition(struct check *check)
 {
 	uint32_t slots = qms_pool_slots(check->partition->pool);
 	const char *reason = "";
 
+	meet_all_shards(check);
 	qms_lease_walk(check->store->leases, count_lease, check);
 	qms_ticket_walk(check->store->tickets, count_ticket, check);
 	if (!qms_evict_check(check->partition->evict, check->tally.queued, &reason))

@@ -322,3 +322,20 @@ bool node_await(struct node *node, bool (*when)(const struct qms_store_stats *st
 	} while (qmc_clock_left(deadline) > 0);
 	return false;
 }
+
+static bool nothing_moves(const struct qms_store_stats *stats)
+{
+	return stats->inflight == 0;
+}
+
+bool node_sound(struct node *node)
+{
+	char why[256] = "transfers do not end";
+
+	/* A client may have its last byte before the server has put the slot down. */
+	if (node_await(node, nothing_moves) &&
+	    qms_store_check(qms_service_store(node->service), why, sizeof(why)))
+		return true;
+	printf("%s\n", why);
+	return false;
+}

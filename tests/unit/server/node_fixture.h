@@ -82,4 +82,7 @@ Qmla__V1__Code node_put(struct node *node, uint64_t key);
 /** Waits up to 5 s until @p node's store says so. */
 bool node_await(struct node *node, bool (*when)(const struct qms_store_stats *stats));
 
+/** Waits until nothing moves, then checks every invariant of the store; prints what is broken. */
+bool node_sound(struct node *node);
+
 #endif /* TEST_NODE_FIXTURE_H */

@@ -23,11 +23,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	struct node *node = *state;
-	char why[256] = "";
-	bool sound = qms_store_check(qms_service_store(node->service), why, sizeof(why));
+	bool sound = node_sound(node);
 
-	if (!sound)
-		print_error("%s\n", why);
 	node_stop(node);
 	return sound ? 0 : -1;
 }
