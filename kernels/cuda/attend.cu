@@ -19,9 +19,9 @@ static __device__ __forceinline__ float weight_of(float lse, float largest)
 }
 
 /* Largest of a value over the CTA. */
-template <int GROUPS> static __device__ float largest_of(float value)
+static __device__ float largest_of(float value)
 {
-	__shared__ float warp_largest[GROUPS * 4];
+	__shared__ float warp_largest[32];
 
 	for (int step = 16; step; step /= 2)
 		value = fmaxf(value, __shfl_xor_sync(~0u, value, step));
@@ -29,94 +29,108 @@ template <int GROUPS> static __device__ float largest_of(float value)
 		warp_largest[threadIdx.x / 32] = value;
 	__syncthreads();
 	value = warp_largest[0];
-	for (int w = 1; w < GROUPS * 4; w++)
+	for (uint32_t w = 1; w < blockDim.x / 32; w++)
 		value = fmaxf(value, warp_largest[w]);
 	return value;
 }
 
 /*
- * Joins an entity's splits: one CTA a row, GROUPS groups of 128 threads that take every
- * GROUPS-th split, each thread four columns at a time.
+ * Joins an entity's splits. A CTA takes a row and 4 * WIDTH columns: GROUPS groups of
+ * WIDTH threads take every GROUPS-th split, each thread four columns.
  */
-template <int GROUPS>
-static __global__ void __launch_bounds__(128 * GROUPS)
+template <int GROUPS, int WIDTH>
+static __global__ void __launch_bounds__(GROUPS *WIDTH)
 	combine_kernel(const __grid_constant__ attend_params p)
 {
-	__shared__ float4 sums[GROUPS][128];
+	__shared__ float4 sums[GROUPS][WIDTH];
 	__shared__ float weights[COMBINE_SPLITS];
 	const uint32_t e = blockIdx.x / p.shape.rows;
 	const uint32_t row = blockIdx.x % p.shape.rows;
-	const uint32_t group = threadIdx.x / 128;
+	const uint32_t group = threadIdx.x / WIDTH, lane = threadIdx.x % WIDTH;
 	const uint32_t dim = p.layout.content_dim;
+	const uint32_t column = blockIdx.y * 4 * WIDTH + lane * 4;
+	float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 	float largest = -CUDART_INF_F;
 	float total = 0.f;
 
 	grid_wait();
+	grid_launch_dependents();
 	const qmk_entity entity = p.plan.entities[e];
+
+	/* A whole entity in one packed item is written by the Hopper kernel itself. */
+	if (p.whole && entity.splits == 1 && p.plan.bf16_split[e] == UINT32_MAX)
+		return;
 	const qmk_sequence s = p.args.sequences[entity.sequence];
 	const uint32_t offset = entity.group * p.shape.rows + row;
 	const uint64_t target = (uint64_t)s.query_row * p.args.heads + offset;
 	const float *lse = p.plan.partial_lse + (uint64_t)entity.first_split * p.shape.rows + row;
 	const float *partial =
-		p.plan.partial + ((uint64_t)entity.first_split * p.shape.rows + row) * dim;
+		p.plan.partial + ((uint64_t)entity.first_split * p.shape.rows + row) * dim + column;
 
-	/* A whole entity in one packed item is written by the Hopper kernel itself. */
-	if (offset >= s.queries * p.args.heads ||
-	    (p.whole && entity.splits == 1 && p.plan.bf16_split[e] == UINT32_MAX))
+	if (offset >= s.queries * p.args.heads)
 		return;
 	for (uint32_t i = threadIdx.x; i < entity.splits; i += blockDim.x)
 		largest = fmaxf(largest, lse[(uint64_t)i * p.shape.rows]);
-	largest = largest_of<GROUPS>(largest);
+	largest = largest_of(largest);
 	for (uint32_t i = threadIdx.x; i < min(entity.splits, COMBINE_SPLITS); i += blockDim.x)
 		weights[i] = weight_of(lse[(uint64_t)i * p.shape.rows], largest);
 	__syncthreads();
-	for (uint32_t i = 0; i < entity.splits; i++)
-		total += i < COMBINE_SPLITS ? weights[i]
-					    : weight_of(lse[(uint64_t)i * p.shape.rows], largest);
-	for (uint32_t c = threadIdx.x % 128 * 4; c < dim; c += 512) {
-		float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-
 #pragma unroll 4
-		for (uint32_t i = group; i < entity.splits; i += GROUPS) {
-			const float w =
-				i < COMBINE_SPLITS
+	for (uint32_t i = group; i < entity.splits; i += GROUPS) {
+		const float w = i < COMBINE_SPLITS
 					? weights[i]
 					: weight_of(lse[(uint64_t)i * p.shape.rows], largest);
-			/* A part that saw no token left its columns unwritten. */
+
+		/* A part that saw no token left its columns unwritten. */
+		if (w > 0.f && column < dim) {
 			const float4 v =
-				w > 0.f ? *(const float4 *)(partial +
-							    (uint64_t)i * p.shape.rows * dim + c)
-					: make_float4(0.f, 0.f, 0.f, 0.f);
+				*(const float4 *)(partial + (uint64_t)i * p.shape.rows * dim);
 
 			sum.x = fmaf(w, v.x, sum.x);
 			sum.y = fmaf(w, v.y, sum.y);
 			sum.z = fmaf(w, v.z, sum.z);
 			sum.w = fmaf(w, v.w, sum.w);
 		}
-		__syncthreads();
-		sums[group][threadIdx.x % 128] = sum;
-		__syncthreads();
-		if (group == 0) {
-			const float scale = total > 0.f ? 1.f / total : 0.f;
-			const float *mean = p.content_mean ? p.content_mean + c : NULL;
-
-			for (int g = 1; g < GROUPS; g++) {
-				const float4 v = sums[g][threadIdx.x];
-
-				sum.x += v.x;
-				sum.y += v.y;
-				sum.z += v.z;
-				sum.w += v.w;
-			}
-			qmk_store4(p.args.output, target * dim + c, p.args.output_dtype,
-				   make_float4(sum.x * scale + (mean ? mean[0] : 0.f),
-					       sum.y * scale + (mean ? mean[1] : 0.f),
-					       sum.z * scale + (mean ? mean[2] : 0.f),
-					       sum.w * scale + (mean ? mean[3] : 0.f)));
-		}
 	}
-	if (threadIdx.x == 0 && p.args.lse)
+	sums[group][lane] = sum;
+	for (uint32_t i = 0; i < entity.splits; i++)
+		total += i < COMBINE_SPLITS ? weights[i]
+					    : weight_of(lse[(uint64_t)i * p.shape.rows], largest);
+	__syncthreads();
+	if (group == 0 && column < dim) {
+		const float scale = total > 0.f ? 1.f / total : 0.f;
+		/* A query that saw no key has an output of zeros. */
+		const float *mean = p.content_mean && total > 0.f ? p.content_mean + column : NULL;
+
+		for (int g = 1; g < GROUPS; g++) {
+			const float4 v = sums[g][lane];
+
+			sum.x += v.x;
+			sum.y += v.y;
+			sum.z += v.z;
+			sum.w += v.w;
+		}
+		qmk_store4(p.args.output, target * dim + column, p.args.output_dtype,
+			   make_float4(sum.x * scale + (mean ? mean[0] : 0.f),
+				       sum.y * scale + (mean ? mean[1] : 0.f),
+				       sum.z * scale + (mean ? mean[2] : 0.f),
+				       sum.w * scale + (mean ? mean[3] : 0.f)));
+	}
+	if (threadIdx.x == 0 && blockIdx.y == 0 && p.args.lse)
 		p.args.lse[target] = total > 0.f ? largest + log2f(total) : -CUDART_INF_F;
+}
+
+template <int GROUPS, int WIDTH>
+static qmla_status_t launch_combine(const attend_params &p, cudaStream_t stream)
+{
+	qmla_status_t status = qmk_share_like_hopper((const void *)combine_kernel<GROUPS, WIDTH>);
+
+	if (status != QMLA_OK)
+		return status;
+	return qmk_launch(combine_kernel<GROUPS, WIDTH>,
+			  dim3(p.shape.entities * p.shape.rows,
+			       (p.layout.content_dim + 4 * WIDTH - 1) / (4 * WIDTH)),
+			  GROUPS * WIDTH, 0, true, stream, p);
 }
 
 uint32_t qmk_attend_group_rows(const struct qmk_attend_args *args, uint32_t rows)
@@ -173,10 +187,8 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
 		status = attend_generic_launch(p, ATTEND_BF16, stream);
 	if (status != QMLA_OK)
 		return status;
-	/* Few rows have many splits each: more threads a row. */
+	/* Few rows have many splits each: more threads and CTAs a row. */
 	if (p.shape.entities * p.shape.rows < 2 * p.shape.parts)
-		return qmk_launch(combine_kernel<8>, dim3(p.shape.entities * p.shape.rows), 1024, 0,
-				  true, stream, p);
-	return qmk_launch(combine_kernel<1>, dim3(p.shape.entities * p.shape.rows), 128, 0, true,
-			  stream, p);
+		return launch_combine<32, 32>(p, stream);
+	return launch_combine<1, 128>(p, stream);
 }

@@ -251,8 +251,13 @@ static __device__ tile_view bf16_tile(const qmk_sequence &s, uint32_t index, uin
 	uint32_t start = sink ? 0 : s.packed_end;
 	uint32_t end = sink ? s.sink : s.total;
 
+	uint32_t position = start + skip, high = min(QMK_TILE, end - position);
+	uint32_t first = qmk_key_begin(s), last = qmk_key_end(s);
+
+	if (last < position + high)
+		high = last > position ? last - position : 0;
 	return {NULL, (sink ? s.sink_rows : s.recent_rows) + (uint64_t)skip * row_elements,
-		start + skip, 0, min(QMK_TILE, end - start - skip)};
+		position, first > position ? first - position : 0, high};
 }
 
 static __device__ tile_view packed_tile(const attend_params &p, const qmk_sequence &s,
@@ -260,9 +265,10 @@ static __device__ tile_view packed_tile(const attend_params &p, const qmk_sequen
 {
 	uint32_t position = index * QMK_TILE;
 	uint32_t slot = p.args.block_table[s.table_start + index];
+	uint32_t first = max(s.sink, qmk_key_begin(s)), last = min(s.packed_end, qmk_key_end(s));
 
 	return {qmk_page(p.args.pool, p.layout, slot, p.args.layer), NULL, position,
-		s.sink > position ? s.sink - position : 0, min(QMK_TILE, s.packed_end - position)};
+		first > position ? first - position : 0, min(QMK_TILE, last - position)};
 }
 
 template <int BITS, int DC, int DR>
@@ -371,6 +377,8 @@ static qmla_status_t launch(const attend_params &p, attend_generic_part part, cu
 	qmla_status_t status = qmk_cuda_status(cudaFuncSetAttribute(
 		kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 
+	if (status == QMLA_OK)
+		status = qmk_share_like_hopper((const void *)kernel);
 	if (status != QMLA_OK)
 		return status;
 	return part == ATTEND_PACKED

@@ -168,7 +168,8 @@ static __device__ void load_item(const attend_params &p, const qmk_item &item, u
 
 		((float2 *)(shared + K::FACTORS))[thread] =
 			p.plan.query_factors[(uint64_t)item.entity * K::ROWS + thread];
-		((uint32_t *)(shared + K::LIMITS))[thread] = min(visible, s.packed_end);
+		((uint32_t *)(shared + K::LIMITS))[thread] =
+			min(min(visible, s.packed_end), qmk_key_end(s));
 	}
 	barrier_wait(query_barrier, parity);
 	group_sync(15, K::GROUPS * 128);
@@ -179,9 +180,9 @@ struct page_view {
 	uint32_t page;  /* shared memory */
 	uint64_t query; /* descriptors of the content images and the turned RoPE queries */
 	uint64_t turned;
-	uint32_t prob;     /* shared memory */
-	uint32_t position; /* of its first token */
-	uint32_t sink, first_limit;
+	uint32_t prob;                   /* shared memory */
+	uint32_t position;               /* of its first token */
+	uint32_t first_key, first_limit; /* all rows see what is between */
 	const uint32_t *limits;
 };
 
@@ -214,8 +215,8 @@ static __device__ __forceinline__ void consume_page(const page_view &view, uint8
 		wgmma_commit();
 		wgmma_wait<0>();
 	}
-	if (view.position + QMK_TILE > view.first_limit || view.position < view.sink)
-		mask_page<K>(view.position, view.sink, view.limits, at, score, scale);
+	if (view.position + QMK_TILE > view.first_limit || view.position < view.first_key)
+		mask_page<K>(view.position, view.first_key, view.limits, at, score, scale);
 #pragma unroll
 	for (int j = 0; j < K::N / 2; j++)
 		over = fmaxf(over, score[j]);
@@ -269,7 +270,7 @@ static __device__ void consume(const attend_params &p, uint8_t *shared, uint32_t
 		float out[8][K::N / 2];
 		running<K::N> run;
 
-		view.sink = s.sink;
+		view.first_key = max(s.sink, qmk_key_begin(s));
 		load_item<K>(p, item, shared, base, query_barrier, query_parity);
 		query_parity ^= 1;
 		view.first_limit = view.limits[0]; /* rows are in order of query: the least */
@@ -425,6 +426,10 @@ template <class K> static qmla_status_t launch(const attend_params &p, cudaStrea
 	qmla_status_t status = qmk_cuda_status(cudaFuncSetAttribute(
 		hopper_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, K::BYTES));
 
+	if (status == QMLA_OK)
+		status = qmk_share_like_hopper((const void *)stage_kernel<K>);
+	if (status == QMLA_OK)
+		status = qmk_share_like_hopper((const void *)hopper_kernel<K>);
 	if (status != QMLA_OK)
 		return status;
 	status = qmk_launch(stage_kernel<K>, dim3(p.shape.entities * K::ROWS / 4), 128, 0, true,

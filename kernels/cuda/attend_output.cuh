@@ -41,8 +41,9 @@ static __device__ __forceinline__ void accumulate(uint32_t page, uint64_t prob, 
 	constexpr int TILES = K::N == 16 ? 4 : 2; /* of a batch */
 	constexpr int LOAD = 2 * C::FIELDS;       /* tiles of a matrix load */
 	constexpr int LOADS = C::WARP_CHUNKS / 2; /* of 16 tokens */
-	const uint32_t row = page + (at.lane % 8 + at.lane / 8 % 2 * 8) * C::ROW_BYTES +
-			     ((at.warp * C::WARP_CHUNKS + at.lane / 16) ^ reverse3(at.lane % 8)) * 16;
+	const uint32_t row =
+		page + (at.lane % 8 + at.lane / 8 % 2 * 8) * C::ROW_BYTES +
+		((at.warp * C::WARP_CHUNKS + at.lane / 16) ^ reverse3(at.lane % 8)) * 16;
 	uint32_t word[2][4], a[2][TILES][4];
 
 	load_matrices_transposed(word[0], row);
@@ -61,7 +62,8 @@ static __device__ __forceinline__ void accumulate(uint32_t page, uint64_t prob, 
 			const int chunk = (n + t) / C::FIELDS % 2;
 			const uint32_t(&w)[4] = word[n / LOAD % 2];
 
-			expand_tile<C>(w[2 * chunk], w[2 * chunk + 1], (n + t) % C::FIELDS, a[b][t]);
+			expand_tile<C>(w[2 * chunk], w[2 * chunk + 1], (n + t) % C::FIELDS,
+				       a[b][t]);
 		}
 		wgmma_fence();
 #pragma unroll
@@ -131,13 +133,14 @@ struct target {
 
 /** Four values of one row, columns @p dim on. */
 static __device__ __forceinline__ void write_four(const attend_params &p, const target &to,
-						  uint64_t row, uint32_t dim, float4 v)
+						  uint64_t row, uint32_t dim, bool seen, float4 v)
 {
 	if (!to.whole) {
 		*(float4 *)(p.plan.partial + row * DC + dim) = v;
 		return;
 	}
-	if (p.content_mean) {
+	/* A query that saw no key has an output of zeros. */
+	if (p.content_mean && seen) {
 		const float4 m = *(const float4 *)(p.content_mean + dim);
 
 		v = make_float4(v.x + m.x, v.y + m.y, v.z + m.z, v.w + m.w);
@@ -176,7 +179,7 @@ static __device__ __forceinline__ void write_row(const attend_params &p, const t
 		}
 #pragma unroll
 		for (int i = 0; i < 2 * C::FIELDS; i += 4)
-			write_four(p, to, row, dim + i,
+			write_four(p, to, row, dim + i, factor > 0.f,
 				   make_float4(value[i], value[i + 1], value[i + 2], value[i + 3]));
 	}
 }

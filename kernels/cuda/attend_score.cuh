@@ -158,6 +158,7 @@ content_products(uint32_t page, uint64_t query, const place &at,
 	load_matrices(raw[0], row);
 	load_matrices(raw[1], row ^ 32);
 	keys.load(page, at);
+	/* The page before: without this wait ptxas serialises every wgmma (C7514). */
 	wgmma_wait<0>();
 #pragma unroll
 	for (int z = 0; z < C::STEPS; z++) {
@@ -276,7 +277,7 @@ store_probabilities(const float (&score)[K::N / 2], const float (&scale)[2], uin
 
 /** Scores of tokens that a row may not see, or that are not packed tokens, become MASKED. */
 template <class K>
-static __device__ __forceinline__ void mask_page(uint32_t first_token, uint32_t sink,
+static __device__ __forceinline__ void mask_page(uint32_t first_token, uint32_t first_key,
 						 const uint32_t *limits, const place &at,
 						 float (&score)[K::N / 2], float (&scale)[2])
 {
@@ -288,7 +289,7 @@ static __device__ __forceinline__ void mask_page(uint32_t first_token, uint32_t 
 	for (int j = 0; j < K::N / 2; j++) {
 		const int r = j / 2 % 2;
 		const uint32_t column = j / 4 * 8 + 2 * at.q + j % 2;
-		const bool seen = token[r] >= sink && token[r] < limits[column];
+		const bool seen = token[r] >= first_key && token[r] < limits[column];
 
 		if (!seen)
 			score[j] = MASKED;

@@ -101,6 +101,28 @@ static qmla_status_t qmk_launch(void (*kernel)(Params), dim3 grid, uint32_t thre
 	return qmk_cuda_status(cudaLaunchKernelEx(&config, kernel, params));
 }
 
+/**
+ * Asks for the Hopper kernel's division between shared memory and L1: a multiprocessor
+ * changes it only when idle, so kernels that are to overlap must agree.
+ */
+static inline qmla_status_t qmk_share_like_hopper(const void *kernel)
+{
+	return qmk_cuda_status(cudaFuncSetAttribute(kernel,
+						    cudaFuncAttributePreferredSharedMemoryCarveout,
+						    cudaSharedmemCarveoutMaxShared));
+}
+
+/** Positions that a sequence attends: [begin, end), see key_end in kernels/ops.h. */
+static __device__ __forceinline__ uint32_t qmk_key_begin(const qmk_sequence &s)
+{
+	return s.key_end ? s.key_begin : 0;
+}
+
+static __device__ __forceinline__ uint32_t qmk_key_end(const qmk_sequence &s)
+{
+	return s.key_end ? s.key_end : UINT32_MAX;
+}
+
 /** The page of @p layer in block @p slot. */
 static __device__ __forceinline__ uint8_t *qmk_page(const qmk_pool &pool, const qmk_layout &layout,
 						    uint32_t slot, uint32_t layer)

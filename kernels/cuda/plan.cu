@@ -118,11 +118,14 @@ static __device__ uint32_t scan(uint32_t value, uint32_t *total)
 	return inclusive - value;
 }
 
-/* First page with a packed token that is not in the sink, and the page past the last. */
+/* First page with a packed token to attend, and the page past the last. */
 static __device__ void packed_pages(const qmk_sequence &s, uint32_t *begin, uint32_t *end)
 {
-	*begin = s.sink / QMK_TILE;
-	*end = s.packed_end > s.sink ? (s.packed_end + QMK_TILE - 1) / QMK_TILE : *begin;
+	const uint32_t first = max(s.sink, qmk_key_begin(s)),
+		       last = min(s.packed_end, qmk_key_end(s));
+
+	*begin = first / QMK_TILE;
+	*end = last > first ? (last + QMK_TILE - 1) / QMK_TILE : *begin;
 }
 
 static __device__ uint32_t entity_tiles(const qmk_sequence &s, uint32_t group, uint32_t heads,

@@ -63,3 +63,27 @@ void device_release_all(void)
 	while (allocation_count > 0)
 		(void)cudaFree(allocations[--allocation_count]);
 }
+
+void *device_graph_begin(void)
+{
+	cudaStream_t stream;
+
+	check(cudaStreamCreate(&stream));
+	check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+	return stream;
+}
+
+void device_graph_replay(void *stream, int times)
+{
+	cudaGraph_t graph;
+	cudaGraphExec_t instance;
+
+	check(cudaStreamEndCapture(stream, &graph));
+	check(cudaGraphInstantiate(&instance, graph, 0));
+	for (int i = 0; i < times; i++)
+		check(cudaGraphLaunch(instance, stream));
+	check(cudaStreamSynchronize(stream));
+	check(cudaGraphExecDestroy(instance));
+	check(cudaGraphDestroy(graph));
+	check(cudaStreamDestroy(stream));
+}

@@ -15,4 +15,9 @@ void device_write(void *device, const void *host, size_t bytes);
 void device_finish(void);
 void device_release_all(void);
 
+/** Begins to capture a graph; returns the stream to launch on. */
+void *device_graph_begin(void);
+/** Ends it, runs the graph @p times times, waits, and destroys it and @p stream. */
+void device_graph_replay(void *stream, int times);
+
 #endif /* TESTS_GPU_DEVICE_MEMORY_H */
