@@ -164,6 +164,23 @@ qmla_status_t qmc_tcp_listen(const struct qmc_address *address, int *fd, uint16_
 	return status;
 }
 
+const char *qmc_listen_reason(qmla_status_t status)
+{
+	switch (status) {
+	case QMLA_ERR_BUSY:
+		return "the address is in use; stop the other process or choose another port";
+	case QMLA_ERR_UNAVAILABLE:
+		return "it is not an address of this machine; choose one that 'ip address' lists, "
+		       "or [::] for all";
+	case QMLA_ERR_NOT_FOUND:
+		return "there is no such host name";
+	case QMLA_ERR_PERMISSION:
+		return "the port needs privileges; choose one from 1024 on";
+	default:
+		return qmla_status_text(status);
+	}
+}
+
 static qmla_status_t await_connected(int fd, qmc_time_t deadline)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLOUT};

@@ -38,6 +38,9 @@ void qmc_sockaddr_format(const struct sockaddr *sa, socklen_t length,
  */
 qmla_status_t qmc_tcp_listen(const struct qmc_address *address, int *fd, uint16_t *bound_port);
 
+/** Why listening failed and what to do, for an operator: text of a status of qmc_tcp_listen. */
+const char *qmc_listen_reason(qmla_status_t status);
+
 /**
  * Connects within @p deadline (qmc_time_t), trying each resolved address.
  * Blocks. @p fd is non-blocking with TCP_NODELAY, owned by the caller.

@@ -102,7 +102,7 @@ static qmla_status_t bind_listener(const char *listen, int *fd, uint16_t *port)
 	}
 	status = qmc_tcp_listen(&address, fd, port);
 	if (status != QMLA_OK)
-		qmc_error(COMPONENT, "cannot listen on %s: %s", listen, qmla_status_text(status));
+		qmc_error(COMPONENT, "cannot listen on %s: %s", listen, qmc_listen_reason(status));
 	return status;
 }
 

@@ -61,13 +61,7 @@ static grpc_server *handle_create(const struct qmp_server *server)
 
 static void bind_complain(const char *text, qmla_status_t status)
 {
-	if (status == QMLA_ERR_BUSY)
-		qmc_error("rpc",
-			  "cannot listen on %s: the address is in use; stop the other process or "
-			  "choose another port",
-			  text);
-	else
-		qmc_error("rpc", "cannot listen on %s: %s", text, qmla_status_text(status));
+	qmc_error("rpc", "cannot listen on %s: %s", text, qmc_listen_reason(status));
 }
 
 /* Binds to @p text and to nothing less. */

@@ -281,7 +281,7 @@ static qmla_status_t serve(struct process *process)
 	if (status == QMLA_OK)
 		wait_for_end(process);
 	else
-		qmc_error(COMPONENT, "cannot start: %s", qmla_status_text(status));
+		qmc_error(COMPONENT, "cannot start (%s)", qmla_status_name(status));
 	end(process);
 	return status;
 }

@@ -91,12 +91,27 @@ static void listens_and_connects_on_both_families(void **state)
 	connect_reaches_listen("");
 }
 
+/* 192.0.2.0/24 is for documentation (RFC 5737): no machine has it. */
+static void test_a_foreign_address_is_named_as_such(void **state)
+{
+	const struct qmc_address address = {.host = "192.0.2.1", .port = 0};
+	uint16_t port;
+	int fd;
+	qmla_status_t status = qmc_tcp_listen(&address, &fd, &port);
+
+	(void)state;
+	assert_int_equal(status, QMLA_ERR_UNAVAILABLE);
+	assert_non_null(strstr(qmc_listen_reason(status), "not an address of this machine"));
+	assert_non_null(strstr(qmc_listen_reason(QMLA_ERR_BUSY), "in use"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(parses_every_form),
 		cmocka_unit_test(refuses_nonsense),
 		cmocka_unit_test(listens_and_connects_on_both_families),
+		cmocka_unit_test(test_a_foreign_address_is_named_as_such),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
