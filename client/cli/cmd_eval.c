@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/cli/cmd_eval.h"
+#include "client/cli/failure.h"
 #include "client/cli/text.h"
 #include "client/cli/window.h"
 #include "client/model/eval.h"
@@ -19,13 +20,13 @@
 struct flags {
 	char *model, *text, *recall, *cache, *against;
 	uint64_t length, sequences, offset, positions, threads;
-	bool json, calibration;
+	bool json, ignore_calibration;
 };
 
 static qmla_status_t open_cache(const struct flags *f, const char *name, struct qmw_model **model)
 {
 	struct qmw_model_options options = {.threads = (uint32_t)f->threads,
-					    .ignore_calibration = !f->calibration};
+					    .ignore_calibration = f->ignore_calibration};
 
 	if (strcmp(name, "bf16") == 0)
 		options.cache = QMW_CACHE_BF16;
@@ -116,23 +117,41 @@ static qmla_status_t eval_recall(const struct flags *f, const struct qmw_model *
 	return QMLA_OK;
 }
 
-static qmla_status_t eval_files(const struct flags *f, const struct qmw_model *model,
-				const struct qmw_model *reference, json_t *out)
+/* The files that are read, before the model is: what is wrong with them shows at once. */
+struct inputs {
+	struct qmw_text text, lines;
+	char problem[512]; /* when it is one of this command's own */
+};
+
+static qmla_status_t read_inputs(const struct flags *f, struct inputs *in)
 {
-	struct qmw_text text = {0}, lines = {0};
 	qmla_status_t status = QMLA_OK;
 
 	if (f->text)
-		status = qmw_text_read(&text, PROGRAM, f->text, FILE_LIMIT);
+		status = qmw_text_read(&in->text, PROGRAM, f->text, FILE_LIMIT);
 	if (status == QMLA_OK && f->recall)
-		status = qmw_text_read(&lines, PROGRAM, f->recall, FILE_LIMIT);
-	if (status == QMLA_OK && f->text)
-		status = f->positions > 0 ? eval_window(f, model, reference, &text, out)
-					  : eval_text(f, model, reference, &text, out);
+		status = qmw_text_read(&in->lines, PROGRAM, f->recall, FILE_LIMIT);
+	if (status == QMLA_OK && f->text && f->positions == 0 && in->text.bytes < f->length) {
+		snprintf(in->problem, sizeof(in->problem),
+			 "%s has %zu bytes, less than one sequence of --length %" PRIu64
+			 ": give a longer text or a smaller --length",
+			 f->text, in->text.bytes, f->length);
+		status = QMLA_ERR_INVALID_ARGUMENT;
+	}
+	return status;
+}
+
+static qmla_status_t eval_inputs(const struct flags *f, const struct qmw_model *model,
+				 const struct qmw_model *reference, const struct inputs *in,
+				 json_t *out)
+{
+	qmla_status_t status = QMLA_OK;
+
+	if (f->text)
+		status = f->positions > 0 ? eval_window(f, model, reference, &in->text, out)
+					  : eval_text(f, model, reference, &in->text, out);
 	if (status == QMLA_OK && f->recall)
-		status = eval_recall(f, model, &lines, out);
-	qmw_text_free(&text);
-	qmw_text_free(&lines);
+		status = eval_recall(f, model, &in->lines, out);
 	return status;
 }
 
@@ -161,34 +180,42 @@ static void print(const struct flags *f, json_t *out)
 static int run(const struct flags *f)
 {
 	struct qmw_model *model = NULL, *reference = NULL;
+	struct inputs in = {0};
 	const char *cache = f->cache ? f->cache : "c4r4";
 	json_t *out = json_pack("{s:s,s:s}", "model", f->model, "cache", cache);
-	qmla_status_t status = open_cache(f, cache, &model);
+	qmla_status_t status = read_inputs(f, &in);
 
+	if (status == QMLA_OK)
+		status = open_cache(f, cache, &model);
 	if (status == QMLA_OK && f->against) {
 		json_object_set_new(out, "against", json_string(f->against));
 		status = open_cache(f, f->against, &reference);
 	}
 	if (status == QMLA_OK)
-		status = eval_files(f, model, reference, out);
+		status = eval_inputs(f, model, reference, &in, out);
 	if (status == QMLA_OK)
 		print(f, out);
 	else
-		fprintf(stderr, "%s: %s\n", PROGRAM, qmla_status_text(status));
+		qmw_failure_print(PROGRAM, f->json, status, "%s",
+				  in.problem[0] ? in.problem : qmla_status_text(status));
 	json_decref(out);
 	qmw_model_close(reference);
 	qmw_model_close(model);
+	qmw_text_free(&in.text);
+	qmw_text_free(&in.lines);
 	return status == QMLA_OK ? 0 : 1;
 }
 
 static int check(const struct flags *f)
 {
 	if (!f->model || (!f->text && !f->recall)) {
-		fprintf(stderr, "%s: --model and --text or --recall are needed\n", PROGRAM);
+		qmw_failure_print(PROGRAM, f->json, QMLA_ERR_INVALID_ARGUMENT,
+				  "--model and --text or --recall are needed");
 		return 2;
 	}
 	if ((f->offset > 0) != (f->positions > 0)) {
-		fprintf(stderr, "%s: --offset and --positions go together\n", PROGRAM);
+		qmw_failure_print(PROGRAM, f->json, QMLA_ERR_INVALID_ARGUMENT,
+				  "--offset and --positions go together");
 		return 2;
 	}
 	return 0;
@@ -196,7 +223,7 @@ static int check(const struct flags *f)
 
 int qmw_cmd_eval(int argc, char **argv)
 {
-	struct flags f = {.length = 2048, .calibration = true};
+	struct flags f = {.length = 2048};
 	const struct qmc_option table[] = {
 		{"model", 'm', QMC_OPTION_STRING, &f.model, "DIR", "checkpoint", 0, 0, false},
 		{"text", 't', QMC_OPTION_STRING, &f.text, "FILE", "text to read", 0, 0, false},
@@ -214,8 +241,8 @@ int qmw_cmd_eval(int argc, char **argv)
 		 "read the text as one sequence and score from this byte on", 0, UINT32_MAX, false},
 		{"positions", 0, QMC_OPTION_UNSIGNED, &f.positions, "N",
 		 "bytes to score from --offset on", 0, UINT32_MAX, false},
-		{"calibration", 0, QMC_OPTION_BOOL, &f.calibration, NULL,
-		 "use quantmla.json beside the checkpoint (default on)", 0, 0, false},
+		{"ignore-calibration", 0, QMC_OPTION_BOOL, &f.ignore_calibration, NULL,
+		 "run without quantmla.json beside the checkpoint", 0, 0, false},
 		{"threads", 0, QMC_OPTION_UNSIGNED, &f.threads, "N",
 		 "threads that compute, default: one a processor", 0, 64, false},
 		{"json", 0, QMC_OPTION_BOOL, &f.json, NULL, "print one JSON object", 0, 0, false},

@@ -7,7 +7,11 @@
 #include <unistd.h>
 
 #include "client/cli/cmd_generate.h"
+#include "client/cli/command.h"
+#include "client/cli/failure.h"
 #include "client/cli/text.h"
+#include "client/cli/tls.h"
+#include "common/address.h"
 #include "common/clock.h"
 #include "common/options.h"
 #include "proto/rpc_client.h"
@@ -23,6 +27,7 @@ struct flags {
 	double temperature, top_p;
 	int64_t timeout;
 	bool cache, ignore_eos, json, stats;
+	struct qmw_tls tls;
 };
 
 /* What came out. */
@@ -65,14 +70,14 @@ static qmla_status_t keep_tokens(struct answer *answer, const Qmla__V1__Generate
 }
 
 /* Text as it comes; for a vocabulary that is not bytes, the token numbers. */
-static void show(const Qmla__V1__GenerateEvent *event)
+static qmla_status_t show(const Qmla__V1__GenerateEvent *event)
 {
 	if (event->text.len > 0)
 		fwrite(event->text.data, 1, event->text.len, stdout);
 	else
 		for (size_t i = 0; i < event->n_tokens; i++)
 			printf("%" PRIu32 " ", event->tokens[i]);
-	fflush(stdout);
+	return qmw_output_flush(PROGRAM);
 }
 
 static json_t *usage_json(const Qmla__V1__Usage *u)
@@ -133,7 +138,8 @@ static qmla_status_t take_event(const struct flags *flags, const Qmla__V1__Gener
 			return QMLA_OK;
 		if (answer->text.bytes > 0 && answer->text.data[answer->text.bytes - 1] != '\n')
 			puts("");
-		fflush(stdout);
+		if (qmw_output_flush(PROGRAM) != QMLA_OK)
+			return QMLA_ERR_IO;
 		show_notes(event->usage);
 		if (flags->stats)
 			show_stats(event->usage);
@@ -142,8 +148,8 @@ static qmla_status_t take_event(const struct flags *flags, const Qmla__V1__Gener
 	status = keep_tokens(answer, event);
 	if (status == QMLA_OK)
 		status = qmw_text_append(&answer->text, event->text.data, event->text.len);
-	if (!flags->json)
-		show(event);
+	if (status == QMLA_OK && !flags->json)
+		status = show(event);
 	return status;
 }
 
@@ -162,6 +168,7 @@ static void fill_request(const struct flags *flags, const struct qmw_text *promp
 	request->ignore_eos = flags->ignore_eos;
 }
 
+/* QMLA_ERR_IO is ours alone here, and its reason has been printed. */
 static qmla_status_t run_stream(const struct flags *flags, struct qmp_stream *stream,
 				struct answer *answer, struct qmp_error *error)
 {
@@ -193,76 +200,124 @@ static void print_json(const struct answer *answer)
 	json_decref(root);
 }
 
-static qmla_status_t generate(const struct flags *flags, const struct qmw_text *prompt,
-			      struct answer *answer, struct qmp_error *error)
+static qmla_status_t generate(const struct flags *flags, struct qmp_channel *channel,
+			      const struct qmw_text *prompt, struct answer *answer,
+			      struct qmp_error *error)
 {
-	struct qmp_channel_config config = {.target = flags->decode};
-	struct qmp_channel *channel;
 	struct qmp_stream *stream;
 	Qmla__V1__GenerateRequest request;
-	qmla_status_t status = qmp_channel_create(&config, &channel);
+	qmla_status_t status;
 
-	if (status != QMLA_OK)
-		return status;
 	fill_request(flags, prompt, &request);
 	status = qmp_stream_open(channel, "/qmla.v1.Worker/Generate", &request.base,
 				 &qmla__v1__generate_event__descriptor,
 				 qmc_clock_after(flags->timeout), &stream);
-	if (status == QMLA_OK) {
-		status = run_stream(flags, stream, answer, error);
-		qmp_stream_close(stream);
-	}
-	qmp_channel_destroy(channel);
-	if (status == QMLA_OK && !answer->has_usage)
+	if (status != QMLA_OK)
+		return status;
+	status = run_stream(flags, stream, answer, error);
+	qmp_stream_close(stream);
+	if (status == QMLA_OK && !answer->has_usage) {
+		snprintf(error->detail, sizeof(error->detail), "the answer ended half way");
 		status = QMLA_ERR_UNAVAILABLE;
+	}
 	return status;
 }
 
-static int run(const struct flags *flags, const char *operand)
+static void fail(const struct flags *flags, const struct answer *answer, qmla_status_t status,
+		 const struct qmp_error *error)
 {
-	struct qmw_text prompt = {0};
+	if (!flags->json && answer->text.bytes > 0)
+		puts("");
+	qmw_failure_print(PROGRAM, flags->json, status, "%s: %s", flags->decode,
+			  error->detail[0] ? error->detail : qmla_status_text(status));
+}
+
+static int ask(const struct flags *flags, struct qmp_channel *channel,
+	       const struct qmw_text *prompt)
+{
 	struct answer answer = {0};
 	struct qmp_error error = {.detail = ""};
-	qmla_status_t status = read_prompt(flags, operand, &prompt);
+	qmla_status_t status = generate(flags, channel, prompt, &answer, &error);
 
-	if (status != QMLA_OK)
-		goto out; /* the reason has been printed */
-	status = generate(flags, &prompt, &answer, &error);
 	if (status == QMLA_OK && flags->json)
 		print_json(&answer);
-	if (status != QMLA_OK) {
-		fflush(stdout);
-		fprintf(stderr, "%s%s: %s: %s (%s)\n", answer.text.bytes > 0 ? "\n" : "", PROGRAM,
-			flags->decode, error.detail[0] ? error.detail : qmla_status_text(status),
-			qmla_status_name(status));
-	}
-out:
+	else if (status != QMLA_OK && status != QMLA_ERR_IO)
+		fail(flags, &answer, status, &error);
 	json_decref(answer.usage);
 	free(answer.tokens);
 	qmw_text_free(&answer.text);
-	qmw_text_free(&prompt);
-	return status == QMLA_OK ? 0 : 1;
+	return qmw_exit_of(status);
 }
 
-static int check(const struct flags *flags, const char *operand)
+static int run(struct flags *flags, const char *operand)
+{
+	struct qmp_channel_config config = {.target = flags->decode,
+					    .tls = qmw_tls_files(&flags->tls)};
+	struct qmp_channel *channel;
+	struct qmw_text prompt = {0};
+	qmla_status_t status = qmp_channel_create(&config, &channel);
+	int code;
+
+	if (status != QMLA_OK) {
+		qmw_failure_print(PROGRAM, flags->json, status, "%s: no connection can be made",
+				  flags->decode);
+		return qmw_command_open_exit(status);
+	}
+	status = read_prompt(flags, operand, &prompt);
+	if (status == QMLA_OK) {
+		code = ask(flags, channel, &prompt);
+	} else { /* the reason has been printed */
+		qmw_failure_print(PROGRAM, flags->json, status, "the prompt cannot be read");
+		code = QMW_EXIT_FAILED;
+	}
+	qmw_text_free(&prompt);
+	qmp_channel_destroy(channel);
+	return code;
+}
+
+static bool check_address(const struct flags *flags)
+{
+	struct qmc_address address;
+
+	if (qmc_address_parse(flags->decode, &address) == QMLA_OK && address.host[0] &&
+	    address.port > 0)
+		return true;
+	qmw_failure_print(PROGRAM, flags->json, QMLA_ERR_INVALID_ARGUMENT,
+			  "--decode: '%s' is no address, expected host:port or [v6]:port",
+			  flags->decode);
+	return false;
+}
+
+static bool check_prompt(const struct flags *flags, const char *operand)
 {
 	int sources = (flags->prompt != NULL) + (flags->prompt_file != NULL) + (operand != NULL);
 
 	if (sources != 1) {
-		fprintf(stderr,
-			"%s: give one prompt: --prompt TEXT, --prompt-file FILE, or - for "
-			"standard input\n",
-			PROGRAM);
-		return 2;
+		qmw_failure_print(PROGRAM, flags->json, QMLA_ERR_INVALID_ARGUMENT,
+				  "give one prompt: --prompt TEXT, --prompt-file FILE, or - for "
+				  "standard input");
+		return false;
 	}
 	if (operand && strcmp(operand, "-") != 0) {
-		fprintf(stderr,
-			"%s: '%s': a prompt is given with --prompt TEXT, a file with "
-			"--prompt-file\n",
-			PROGRAM, operand);
-		return 2;
+		qmw_failure_print(PROGRAM, flags->json, QMLA_ERR_INVALID_ARGUMENT,
+				  "'%s': a prompt is given with --prompt TEXT, a file with "
+				  "--prompt-file",
+				  operand);
+		return false;
 	}
-	return 0;
+	return true;
+}
+
+static int check_and_run(struct flags *flags, const char *operand)
+{
+	if (!flags->decode)
+		flags->decode = strdup("127.0.0.1:7200");
+	if (!flags->decode)
+		return QMW_EXIT_FAILED;
+	if (!check_address(flags) || !check_prompt(flags, operand) ||
+	    !qmw_tls_check(&flags->tls, PROGRAM))
+		return QMW_EXIT_USAGE;
+	return run(flags, operand);
 }
 
 int qmw_cmd_generate(int argc, char **argv)
@@ -291,6 +346,9 @@ int qmw_cmd_generate(int argc, char **argv)
 		 "of the whole call, default 10m", QMC_NS_PER_MS, 86400 * QMC_NS_PER_S, false},
 		{"json", 0, QMC_OPTION_BOOL, &f.json, NULL, "print one JSON object at the end", 0,
 		 0, false},
+		{QMW_TLS_CA_OPTION(f.tls)},
+		{QMW_TLS_CERTIFICATE_OPTION(f.tls)},
+		{QMW_TLS_KEY_OPTION(f.tls)},
 		{"stats", 0, QMC_OPTION_BOOL, &f.stats, NULL,
 		 "print to standard error where the time went", 0, 0, false},
 	};
@@ -298,25 +356,21 @@ int qmw_cmd_generate(int argc, char **argv)
 		.program = PROGRAM,
 		.synopsis = "[flags] --prompt TEXT | --prompt-file FILE | -",
 		.summary = "Sends a prompt to a decode worker and prints the text as it comes.",
-		.epilogue = "Exit status: 0 done, 1 the worker could not answer, 2 wrong usage.",
+		.epilogue =
+			"Exit status: 0 done, 1 the worker refused or failed, 2 wrong usage, 3 it "
+			"did "
+			"not answer.\nWith --json a failure is an object too: error and status.",
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
 		.max_operands = 1,
 	};
-	int operand, rc = 2;
+	int operand, rc = QMW_EXIT_USAGE;
 	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);
 
 	if (result == QMC_OPTIONS_EXIT_OK)
-		rc = 0;
-	if (result == QMC_OPTIONS_RUN) {
-		const char *extra = operand < argc ? argv[operand] : NULL;
-
-		if (!f.decode)
-			f.decode = strdup("127.0.0.1:7200");
-		rc = check(&f, extra);
-		if (rc == 0)
-			rc = f.decode ? run(&f, extra) : 1;
-	}
+		rc = QMW_EXIT_OK;
+	if (result == QMC_OPTIONS_RUN)
+		rc = check_and_run(&f, operand < argc ? argv[operand] : NULL);
 	qmc_options_release(&options);
 	return rc;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "client/cli/cmd_health.h"
+#include "client/cli/tls.h"
 #include "common/clock.h"
 #include "common/options.h"
 #include "proto/rpc_client.h"
@@ -14,6 +15,7 @@
 struct flags {
 	int64_t wait;
 	bool json;
+	struct qmw_tls tls;
 };
 
 static qmla_status_t check_until(struct qmp_channel *channel, qmc_time_t until)
@@ -28,9 +30,9 @@ static qmla_status_t check_until(struct qmp_channel *channel, qmc_time_t until)
 	}
 }
 
-static qmla_status_t check_address(const char *address, const struct flags *flags, qmc_time_t until)
+static qmla_status_t check_address(const char *address, struct flags *flags, qmc_time_t until)
 {
-	struct qmp_channel_config config = {.target = address};
+	struct qmp_channel_config config = {.target = address, .tls = qmw_tls_files(&flags->tls)};
 	struct qmp_channel *channel;
 	qmla_status_t status = qmp_channel_create(&config, &channel);
 
@@ -52,6 +54,24 @@ static qmla_status_t check_address(const char *address, const struct flags *flag
 	return status;
 }
 
+static int check_all(struct flags *flags, char **addresses, int count)
+{
+	qmc_time_t until = qmc_clock_after(flags->wait);
+	int rc = 0;
+
+	if (count == 0) {
+		fprintf(stderr, "%s: name an address, host:port\n", PROGRAM);
+		return 2;
+	}
+	if (!qmw_tls_check(&flags->tls, PROGRAM))
+		return 2;
+	for (int i = 0; i < count; i++) {
+		if (check_address(addresses[i], flags, until) != QMLA_OK)
+			rc = 1;
+	}
+	return rc;
+}
+
 int qmw_cmd_health(int argc, char **argv)
 {
 	struct flags f = {0};
@@ -60,6 +80,9 @@ int qmw_cmd_health(int argc, char **argv)
 		 "go on asking for so long, default once", 0, 3600 * QMC_NS_PER_S, false},
 		{"json", 0, QMC_OPTION_BOOL, &f.json, NULL, "print a JSON object a line", 0, 0,
 		 false},
+		{QMW_TLS_CA_OPTION(f.tls)},
+		{QMW_TLS_CERTIFICATE_OPTION(f.tls)},
+		{QMW_TLS_KEY_OPTION(f.tls)},
 	};
 	const struct qmc_options options = {
 		.program = PROGRAM,
@@ -69,21 +92,13 @@ int qmw_cmd_health(int argc, char **argv)
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
 	};
-	int operand;
+	int operand, rc = 2;
 	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);
-	qmc_time_t until;
-	int rc = 0;
 
-	if (result != QMC_OPTIONS_RUN)
-		return result == QMC_OPTIONS_EXIT_OK ? 0 : 2;
-	if (operand == argc) {
-		fprintf(stderr, "%s: name an address, host:port\n", PROGRAM);
-		return 2;
-	}
-	until = qmc_clock_after(f.wait);
-	for (int i = operand; i < argc; i++) {
-		if (check_address(argv[i], &f, until) != QMLA_OK)
-			rc = 1;
-	}
+	if (result == QMC_OPTIONS_EXIT_OK)
+		rc = 0;
+	if (result == QMC_OPTIONS_RUN)
+		rc = check_all(&f, argv + operand, argc - operand);
+	qmc_options_release(&options);
 	return rc;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/cli/cmd_model.h"
+#include "client/cli/failure.h"
 #include "client/model/model.h"
 #include "common/digest.h"
 #include "common/log.h"
@@ -21,7 +22,7 @@ static const uint64_t lengths[] = {4096, 131072};
 
 struct flags {
 	char *format;
-	bool json;
+	bool json, ignore_calibration;
 };
 
 /* What inspect knows. */
@@ -162,23 +163,25 @@ static void print_json(const struct report *r)
 	json_decref(root);
 }
 
-static int inspect(const char *directory, enum qmk_format format, bool json)
+static int inspect(const struct flags *f, const char *directory, enum qmk_format format)
 {
-	struct qmw_model_options options = {.format = format};
+	struct qmw_model_options options = {.format = format,
+					    .ignore_calibration = f->ignore_calibration};
 	struct report report = {.directory = directory};
 	struct qmw_model *model;
 	uint8_t identity[32];
 	qmla_status_t status = qmw_model_open(directory, &options, &model);
 
 	if (status != QMLA_OK) {
-		fprintf(stderr, "%s: %s: %s\n", PROGRAM, directory, qmla_status_text(status));
+		qmw_failure_print(PROGRAM, f->json, status, "%s: %s", directory,
+				  qmla_status_text(status));
 		return 1;
 	}
 	report.info = qmw_model_info(model);
 	report.layout = qmw_model_layout(model);
 	qmw_model_identity(model, identity);
 	qmc_hex_encode(identity, sizeof(identity), report.identity);
-	if (json)
+	if (f->json)
 		print_json(&report);
 	else
 		print_text(&report);
@@ -191,15 +194,16 @@ static int run(const struct flags *f, const char *directory)
 	enum qmk_format format = QMK_FORMAT_C4R4;
 
 	if (!directory) {
-		fprintf(stderr, "%s: name a checkpoint's directory\n", PROGRAM);
+		qmw_failure_print(PROGRAM, f->json, QMLA_ERR_INVALID_ARGUMENT,
+				  "name a checkpoint's directory");
 		return 2;
 	}
 	if (f->format && qmk_format_parse(f->format, &format) != QMLA_OK) {
-		fprintf(stderr, "%s: --format: '%s' is none of c4r4, c2r4, paper-c4r4\n", PROGRAM,
-			f->format);
+		qmw_failure_print(PROGRAM, f->json, QMLA_ERR_INVALID_ARGUMENT,
+				  "--format: '%s' is none of c4r4, c2r4, paper-c4r4", f->format);
 		return 2;
 	}
-	return inspect(directory, format, f->json);
+	return inspect(f, directory, format);
 }
 
 int qmw_cmd_model(int argc, char **argv)
@@ -208,6 +212,8 @@ int qmw_cmd_model(int argc, char **argv)
 	const struct qmc_option table[] = {
 		{"format", 'f', QMC_OPTION_STRING, &f.format, "NAME",
 		 "whose identity and block to show: c4r4 (default), c2r4, paper-c4r4", 0, 0, false},
+		{"ignore-calibration", 0, QMC_OPTION_BOOL, &f.ignore_calibration, NULL,
+		 "as a worker that runs without quantmla.json: another identity", 0, 0, false},
 		{"json", 0, QMC_OPTION_BOOL, &f.json, NULL, "print JSON", 0, 0, false},
 	};
 	const struct qmc_options options = {
