@@ -309,31 +309,33 @@ static double attend_one(const struct qmk_attend_args *args, size_t row, const d
 {
 	const struct qmk_layout *layout = args->layout;
 	uint32_t content = layout->content_dim, width = content + layout->rope_dim;
-	double *score = malloc((count + 1) * sizeof(double));
+	double *score = malloc((count + 1 + width) * sizeof(double)), *query = score + count + 1;
 	double peak = -INFINITY, sum = 0;
 	bool mean = layout->format != QMK_FORMAT_PAPER_C4R4 && args->constants &&
 		    args->constants->content_mean;
 
 	assert_non_null(score);
+	for (uint32_t k = 0; k < content; k++)
+		query[k] = query_at(args->query_content, args->query_dtype, row * content + k);
+	for (uint32_t k = 0; k < layout->rope_dim; k++)
+		query[content + k] =
+			query_at(args->query_rope, args->query_dtype, row * layout->rope_dim + k);
 	for (uint32_t n = 0; n < count; n++) {
 		score[n] = 0;
-		for (uint32_t k = 0; k < content; k++)
-			score[n] += query_at(args->query_content, args->query_dtype,
-					     row * content + k) *
-				    keys[(size_t)n * width + k];
-		for (uint32_t k = 0; k < layout->rope_dim; k++)
-			score[n] += query_at(args->query_rope, args->query_dtype,
-					     row * layout->rope_dim + k) *
-				    keys[(size_t)n * width + content + k];
+		for (uint32_t k = 0; k < width; k++)
+			score[n] += query[k] * keys[(size_t)n * width + k];
 		score[n] *= (double)args->scale;
 		peak = fmax(peak, score[n]);
 	}
 	memset(output, 0, content * sizeof(double));
 	for (uint32_t n = 0; n < count; n++)
 		sum += exp(score[n] - peak);
-	for (uint32_t n = 0; n < count; n++)
+	for (uint32_t n = 0; n < count; n++) {
+		double weight = exp(score[n] - peak) / sum;
+
 		for (uint32_t k = 0; k < content; k++)
-			output[k] += exp(score[n] - peak) / sum * keys[(size_t)n * width + k];
+			output[k] += weight * keys[(size_t)n * width + k];
+	}
 	for (uint32_t k = 0; count > 0 && mean && k < content; k++)
 		output[k] += (double)args->constants->content_mean[k];
 	free(score);
