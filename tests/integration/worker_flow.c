@@ -257,6 +257,42 @@ static void test_requests_are_batched_and_do_not_mix(void **state)
 	assert_int_equal(process_stop(own), 0);
 }
 
+/* A crowd with one prompt: it is computed once, whoever came first. */
+static void test_one_prompt_at_a_time_is_computed(void **state)
+{
+	static struct prompt prompt;
+	static struct asker askers[CONCURRENT];
+	static struct answer plain;
+	Qmla__V1__WorkerStatsResponse before, after;
+	pthread_t threads[CONCURRENT];
+	uint64_t decode_before;
+	struct ask ask;
+
+	(void)state;
+	prompt_make(&prompt, 1500, 61);
+	ask = ask_for(&prompt, 10);
+	assert_int_equal(ask_stats(decode->address, &before), QMLA_OK);
+	decode_before = before.tokens_prefilled;
+	assert_int_equal(ask_stats(prefill->address, &before), QMLA_OK);
+	for (uint32_t i = 0; i < CONCURRENT; i++) {
+		askers[i].ask = ask;
+		pthread_create(&threads[i], NULL, ask_thread, &askers[i]);
+	}
+	for (uint32_t i = 0; i < CONCURRENT; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(ask_stats(prefill->address, &after), QMLA_OK);
+	assert_int_equal(after.tokens_prefilled - before.tokens_prefilled, 1499 / 64 * 64);
+	assert_int_equal(ask_stats(decode->address, &after), QMLA_OK);
+	/* Each computed its own tail: 1500 - 23 * 64 tokens. */
+	assert_int_equal(after.tokens_prefilled - decode_before, CONCURRENT * (1500 - 23 * 64));
+	ask.no_cache = true;
+	must_answer(&ask, &plain);
+	for (uint32_t i = 0; i < CONCURRENT; i++) {
+		assert_int_equal(askers[i].answer.status, QMLA_OK);
+		assert_true(same_text(&askers[i].answer, &plain));
+	}
+}
+
 static void await_idle(const char *address)
 {
 	qmc_time_t deadline = qmc_clock_after(5 * QMC_NS_PER_S);
@@ -321,7 +357,6 @@ static void test_sigterm_lets_running_requests_finish(void **state)
 	pthread_create(&thread, NULL, ask_thread, &running);
 	while (stats.tokens_generated == 0 && ask_stats(own->address, &stats) == QMLA_OK)
 		continue;
-	process_signal(own, SIGTERM);
 	status = process_stop(own);
 	pthread_join(thread, NULL);
 	assert_int_equal(status, 0);
@@ -348,6 +383,7 @@ int main(void)
 		cmocka_unit_test(test_namespaces_do_not_share),
 		cmocka_unit_test(test_a_seed_repeats_and_another_does_not),
 		cmocka_unit_test(test_requests_are_batched_and_do_not_mix),
+		cmocka_unit_test(test_one_prompt_at_a_time_is_computed),
 		cmocka_unit_test(test_cancel_frees_everything),
 		cmocka_unit_test(test_a_client_deadline_ends_the_work),
 		cmocka_unit_test(test_sigterm_lets_running_requests_finish),

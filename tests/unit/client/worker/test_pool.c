@@ -242,6 +242,34 @@ static void test_untake_gives_the_right_back(void **state)
 	qmw_pool_destroy(pool);
 }
 
+/* What another request bound meanwhile takes the place of granted slots. */
+static void test_extend_takes_what_came(void **state)
+{
+	struct qmw_pool *pool = make(6, true);
+	qmla_key_t keys[3] = {key(1), key(2), key(3)};
+	uint32_t slots[3], hits;
+	struct qmw_pool_grant grant, other;
+	struct qmw_pool_stats stats;
+
+	(void)state;
+	assert_int_equal(admit(pool, keys, 3, 3, slots, &hits, &grant), QMLA_OK);
+	assert_int_equal(hits, 0);
+	assert_int_equal(qmw_pool_extend(pool, keys, 3, slots, &grant), 0);
+	run_request(pool, 1, 2, 0);
+	assert_int_equal(qmw_pool_extend(pool, keys, 3, slots, &grant), 2);
+	assert_int_equal(grant.left, 1);
+	qmw_pool_read_stats(pool, &stats);
+	assert_int_equal(stats.held, 2);
+	assert_int_equal(stats.granted, 1);
+	/* Room for three more, not for four. */
+	assert_int_equal(admit(pool, NULL, 0, 4, NULL, &hits, &other), QMLA_ERR_RESOURCE_EXHAUSTED);
+	assert_int_equal(admit(pool, NULL, 0, 3, NULL, &hits, &other), QMLA_OK);
+	qmw_pool_drop_all(pool, slots, 2);
+	qmw_pool_forgo(pool, &grant);
+	qmw_pool_forgo(pool, &other);
+	qmw_pool_destroy(pool);
+}
+
 struct waiter {
 	struct qmw_pool *pool;
 	uint32_t blocks;
@@ -409,6 +437,7 @@ int main(void)
 		cmocka_unit_test(test_idle_hits_count_against_room),
 		cmocka_unit_test(test_bind_joins_equal_blocks),
 		cmocka_unit_test(test_untake_gives_the_right_back),
+		cmocka_unit_test(test_extend_takes_what_came),
 		cmocka_unit_test(test_waiters_are_served_in_order),
 		cmocka_unit_test(test_a_cancelled_waiter_lets_the_next_pass),
 		cmocka_unit_test(test_contention_neither_locks_up_nor_leaks),
