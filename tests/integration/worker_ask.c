@@ -43,7 +43,7 @@ static void read_stream(const struct ask *ask, struct qmp_stream *stream, struct
 
 void ask_worker(const struct ask *ask, struct answer *answer)
 {
-	struct qmp_channel_config config = {.target = ask->address};
+	struct qmp_channel_config config = {.target = ask->address, .tls = ask->tls};
 	Qmla__V1__GenerateRequest request;
 	struct qmp_channel *channel;
 	struct qmp_stream *stream;
@@ -66,7 +66,7 @@ void ask_worker(const struct ask *ask, struct answer *answer)
 	answer->status = qmp_stream_open(
 		channel, "/qmla.v1.Worker/Generate", &request.base,
 		&qmla__v1__generate_event__descriptor,
-		qmc_clock_after(ask->timeout_ns ? ask->timeout_ns : 60 * QMC_NS_PER_S), &stream);
+		qmc_clock_after(ask->timeout_ns ? ask->timeout_ns : 240 * QMC_NS_PER_S), &stream);
 	if (answer->status == QMLA_OK) {
 		read_stream(ask, stream, answer);
 		qmp_stream_close(stream);

@@ -9,6 +9,7 @@
 #include <qmla/status.h>
 
 #include "common/clock.h"
+#include "proto/rpc_client.h"
 #include "qmla/v1/worker.pb-c.h"
 
 #define ANSWER_TOKENS 4096
@@ -23,8 +24,9 @@ struct ask {
 	const char *name_space; /**< NULL: none */
 	float temperature;
 	uint64_t seed;
-	int64_t timeout_ns;    /**< 0: 60 s */
-	uint32_t cancel_after; /**< tokens; then the stream is cancelled; 0: never */
+	int64_t timeout_ns;        /**< 0: 240 s */
+	uint32_t cancel_after;     /**< tokens; then the stream is cancelled; 0: never */
+	const struct qmp_tls *tls; /**< NULL: plain text */
 };
 
 struct answer {
