@@ -66,9 +66,9 @@ struct qmk_pack_args {
 	uint32_t layer;
 	uint32_t pages;        /**< N */
 	const uint32_t *slots; /**< [N]: where page n goes */
-	const void
-		*content; /**< [N*64][content_stride], cache coordinates before the mean is taken */
-	const void *rope; /**< [N*64][rope_stride]; rotated only for paper-c4r4 */
+	/** [N*64][content_stride], cache coordinates before the mean is taken. */
+	const void *content;
+	const void *rope;        /**< [N*64][rope_stride]; rotated only for paper-c4r4 */
 	uint64_t content_stride; /**< elements between rows */
 	uint64_t rope_stride;
 	enum qmk_dtype dtype;
@@ -153,7 +153,10 @@ struct qmk_attend_args {
 	size_t workspace_bytes;
 };
 
-/** Joins partial softmax results of the same queries over disjoint keys. */
+/**
+ * Joins partial softmax results of the same queries over disjoint keys. The output
+ * may not overlap the parts.
+ */
 struct qmk_merge_args {
 	uint32_t parts;
 	uint32_t rows; /**< query rows times heads */

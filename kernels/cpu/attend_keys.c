@@ -127,9 +127,8 @@ static void pair_packed(const struct qmk_cpu_keys *keys, uint32_t begin, uint32_
 		}
 		/* A chunk's first fields are the first members of its pairs already. */
 		for (uint32_t j = 0; j < dim / 2; j += QMK_LANES) {
-			qmk_vector first, second;
-
 			const float *chunk = sliced + j / 16 * 32 + j % 16;
+			qmk_vector first, second;
 
 			qmk_vector_load(&first, chunk);
 			qmk_vector_load(&second, chunk + 16);
@@ -157,7 +156,7 @@ static void pair_bf16(const struct qmk_cpu_keys *keys, const uint16_t *natural, 
 	}
 }
 
-/* Sixteen pairs: mean added, rotated by the block's start and the token's step in it. */
+/* QMK_LANES pairs: mean added, rotated by the block's start and the token's step in it. */
 QMK_INLINE void rotate_pairs(const struct qmk_cpu_keys *keys, uint32_t token, uint32_t pairs,
 			     uint32_t j, float *key)
 {

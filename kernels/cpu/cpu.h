@@ -8,14 +8,28 @@
 #include "kernels/cpu/check.h"
 #include "kernels/ops.h"
 
+/** Bytes of workspace that pack wants. */
 size_t qmk_cpu_pack_workspace(const struct qmk_pack_args *args);
+
+/** Quantises rows into pages. */
 qmla_status_t qmk_cpu_pack(const struct qmk_pack_args *args);
+
+/** Pages back into rows of values. */
 qmla_status_t qmk_cpu_unpack(const struct qmk_unpack_args *args);
+
+/** Bytes of workspace that attend wants. */
 size_t qmk_cpu_attend_workspace(const struct qmk_attend_args *args);
+
+/** Checks a batch and cuts it into work; attend follows the plan. */
 qmla_status_t qmk_cpu_plan(const struct qmk_attend_args *args);
+
+/** Attention of queries over packed pages and plain rows. */
 qmla_status_t qmk_cpu_attend(const struct qmk_attend_args *args);
+
+/** Merges partial results by their log-sum-exp. */
 qmla_status_t qmk_cpu_merge(const struct qmk_merge_args *args);
 
+/** Checksums of pages. */
 qmla_status_t qmk_cpu_checksum(const struct qmk_checksum_args *args);
 
 /** As qmk_page_checksum of kernels/block.h. */

@@ -29,11 +29,13 @@ static inline uint32_t qmk_paper_rope_scale_at(const struct qmk_layout *layout)
 	return 2 * layout->content_groups;
 }
 
+/** Offset of the content's zero points in a record. */
 static inline uint32_t qmk_paper_content_zero_at(const struct qmk_layout *layout)
 {
 	return qmk_paper_rope_scale_at(layout) + 4 * layout->rope_groups;
 }
 
+/** Offset of the RoPE keys' zero points in a record. */
 static inline uint32_t qmk_paper_rope_zero_at(const struct qmk_layout *layout)
 {
 	return qmk_paper_content_zero_at(layout) + layout->content_groups;

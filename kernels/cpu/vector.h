@@ -35,11 +35,13 @@ typedef qmk_words qmk_words_anywhere __attribute__((aligned(2), may_alias));
 typedef qmk_halves qmk_halves_anywhere __attribute__((aligned(2), may_alias));
 typedef qmk_octets qmk_octets_anywhere __attribute__((aligned(1), may_alias));
 
+/** QMK_LANES floats from any address. */
 QMK_INLINE void qmk_vector_load(qmk_vector *vector, const float *from)
 {
 	*vector = *(const qmk_vector_anywhere *)from;
 }
 
+/** QMK_LANES floats to any address. */
 QMK_INLINE void qmk_vector_store(float *to, const qmk_vector *vector)
 {
 	*(qmk_vector_anywhere *)to = *vector;
