@@ -13,8 +13,11 @@
 /** Incremental SHA-256. One thread at a time. */
 struct qmc_sha256;
 
+/** A hash of nothing so far. QMLA_ERR_NO_MEMORY. */
 qmla_status_t qmc_sha256_create(struct qmc_sha256 **hash);
 void qmc_sha256_destroy(struct qmc_sha256 *hash); /**< accepts NULL */
+
+/** Takes in @p bytes bytes more. */
 qmla_status_t qmc_sha256_update(struct qmc_sha256 *hash, const void *data, size_t bytes);
 /** Writes the digest and resets @p hash for the next message. */
 qmla_status_t qmc_sha256_finish(struct qmc_sha256 *hash, uint8_t digest[QMC_SHA256_BYTES]);

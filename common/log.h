@@ -39,6 +39,11 @@ struct qmc_log_limiter {
 	_Atomic long long next_ns;
 	_Atomic unsigned suppressed;
 };
+
+/**
+ * True when a line may be written now; @p suppressed then gets how many were not since the
+ * last. Any thread.
+ */
 bool qmc_log_limiter_pass(struct qmc_log_limiter *limiter, unsigned *suppressed);
 
 #define qmc_error(component, ...) qmc_log_write(QMC_LOG_ERROR, component, __VA_ARGS__)

@@ -68,6 +68,7 @@ enum qmc_options_result qmc_options_parse(const struct qmc_options *options, int
  */
 qmla_status_t qmc_options_reload(const struct qmc_options *options, const char *path);
 
+/** Prints usage, summary, the table's flags and the epilogue. */
 void qmc_options_print_help(const struct qmc_options *options, FILE *out);
 
 /** Frees STRING and LIST targets and sets them to NULL. */

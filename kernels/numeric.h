@@ -18,6 +18,7 @@
 
 #define QMK_FP16_MAX 65504.0f
 
+/** The bits of a float. */
 static inline uint32_t qmk_float_bits(float value)
 {
 	uint32_t bits;
@@ -26,6 +27,7 @@ static inline uint32_t qmk_float_bits(float value)
 	return bits;
 }
 
+/** The float of these bits. */
 static inline float qmk_bits_float(uint32_t bits)
 {
 	float value;
@@ -34,6 +36,7 @@ static inline float qmk_bits_float(uint32_t bits)
 	return value;
 }
 
+/** 16 bits from any address. */
 static inline uint16_t qmk_load16(const void *from)
 {
 	uint16_t value;
@@ -42,6 +45,7 @@ static inline uint16_t qmk_load16(const void *from)
 	return value;
 }
 
+/** 32 bits from any address. */
 static inline uint32_t qmk_load32(const void *from)
 {
 	uint32_t value;
@@ -50,6 +54,7 @@ static inline uint32_t qmk_load32(const void *from)
 	return value;
 }
 
+/** 64 bits from any address. */
 static inline uint64_t qmk_load64(const void *from)
 {
 	uint64_t value;
@@ -58,21 +63,25 @@ static inline uint64_t qmk_load64(const void *from)
 	return value;
 }
 
+/** 16 bits to any address. */
 static inline void qmk_store16(void *to, uint16_t value)
 {
 	memcpy(to, &value, sizeof(value));
 }
 
+/** 32 bits to any address. */
 static inline void qmk_store32(void *to, uint32_t value)
 {
 	memcpy(to, &value, sizeof(value));
 }
 
+/** 64 bits to any address. */
 static inline void qmk_store64(void *to, uint64_t value)
 {
 	memcpy(to, &value, sizeof(value));
 }
 
+/** Exact. */
 static inline float qmk_bf16_to_float(uint16_t value)
 {
 	return qmk_bits_float((uint32_t)value << 16);

@@ -59,6 +59,8 @@ grpc_completion_queue *qmp_queue_handle(struct qmp_queue *queue);
 
 /** The queue that all channels of the process share; made by its first user. */
 qmla_status_t qmp_queue_shared_get(struct qmp_queue **queue);
+
+/** Gives it back; the last user's put ends it. Not on the queue's own thread. */
 void qmp_queue_shared_put(void);
 
 /**

@@ -7,24 +7,28 @@
 #include <stdint.h>
 #include <string.h>
 
+/** Writes two bytes. */
 static inline void qmt_store16(uint8_t *p, uint16_t value)
 {
 	value = htole16(value);
 	memcpy(p, &value, sizeof(value));
 }
 
+/** Writes four bytes. */
 static inline void qmt_store32(uint8_t *p, uint32_t value)
 {
 	value = htole32(value);
 	memcpy(p, &value, sizeof(value));
 }
 
+/** Writes eight bytes. */
 static inline void qmt_store64(uint8_t *p, uint64_t value)
 {
 	value = htole64(value);
 	memcpy(p, &value, sizeof(value));
 }
 
+/** Reads two bytes. */
 static inline uint16_t qmt_load16(const uint8_t *p)
 {
 	uint16_t value;
@@ -33,6 +37,7 @@ static inline uint16_t qmt_load16(const uint8_t *p)
 	return le16toh(value);
 }
 
+/** Reads four bytes. */
 static inline uint32_t qmt_load32(const uint8_t *p)
 {
 	uint32_t value;
@@ -41,6 +46,7 @@ static inline uint32_t qmt_load32(const uint8_t *p)
 	return le32toh(value);
 }
 
+/** Reads eight bytes. */
 static inline uint64_t qmt_load64(const uint8_t *p)
 {
 	uint64_t value;

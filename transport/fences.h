@@ -20,6 +20,7 @@ void qmt_fences_destroy(struct qmt_fences *fences); /**< accepts NULL */
 /** Remembers @p capability, in the place of the one that was fenced longest ago. */
 void qmt_fences_add(struct qmt_fences *fences, const uint8_t capability[QMT_CAPABILITY_BYTES]);
 
+/** True when @p capability is among the remembered ones. */
 bool qmt_fences_has(const struct qmt_fences *fences,
 		    const uint8_t capability[QMT_CAPABILITY_BYTES]);
 

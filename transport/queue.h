@@ -37,6 +37,7 @@ struct qmt_queue {
 	qmc_time_t next_deadline; /**< not later than the earliest of all ops not completed */
 };
 
+/** Empties the queue: no operation, no deadline. */
 void qmt_queue_init(struct qmt_queue *queue);
 
 /** Takes @p op at the end. */

@@ -80,7 +80,11 @@ void qmt_peer_want(struct qmt_peer *peer, uint32_t events);
  * message, so trickled bytes do not keep a message alive.
  */
 void qmt_peer_busy(struct qmt_peer *peer);
+
+/** @p bytes more of the message have moved. */
 void qmt_peer_progress(struct qmt_peer *peer, uint64_t bytes);
+
+/** A whole message has moved: progress, however small it was. */
 void qmt_peer_completed(struct qmt_peer *peer);
 
 /** Between messages: it may stay silent for as long as it likes. */

@@ -65,22 +65,32 @@ struct qmt_wire_reply {
 	uint64_t region_bytes; /**< shm READ: a region memfd of this size comes along; else zero */
 };
 
+/** Writes the message's bytes. */
 void qmt_wire_hello_encode(const struct qmt_wire_hello *hello, uint8_t out[QMT_WIRE_HELLO_BYTES]);
+
+/** Reads a hello. QMLA_ERR_FORMAT, also for another magic or an empty range of versions. */
 qmla_status_t qmt_wire_hello_decode(const uint8_t in[QMT_WIRE_HELLO_BYTES],
 				    struct qmt_wire_hello *hello);
 
+/** Writes the message's bytes. */
 void qmt_wire_welcome_encode(const struct qmt_wire_welcome *welcome,
 			     uint8_t out[QMT_WIRE_WELCOME_BYTES]);
+
+/** Reads a welcome. QMLA_ERR_FORMAT. */
 qmla_status_t qmt_wire_welcome_decode(const uint8_t in[QMT_WIRE_WELCOME_BYTES],
 				      struct qmt_wire_welcome *welcome);
 
+/** Writes the message's bytes. */
 void qmt_wire_request_encode(const struct qmt_wire_request *request,
 			     uint8_t out[QMT_WIRE_REQUEST_BYTES]);
 /** @p kind tells which dialect: tcp has READ and WRITE only, and no staging. */
 qmla_status_t qmt_wire_request_decode(const uint8_t in[QMT_WIRE_REQUEST_BYTES], enum qmt_kind kind,
 				      struct qmt_wire_request *request);
 
+/** Writes the message's bytes. */
 void qmt_wire_reply_encode(const struct qmt_wire_reply *reply, uint8_t out[QMT_WIRE_REPLY_BYTES]);
+
+/** Reads a reply of @p kind's dialect. QMLA_ERR_FORMAT. */
 qmla_status_t qmt_wire_reply_decode(const uint8_t in[QMT_WIRE_REPLY_BYTES], enum qmt_kind kind,
 				    struct qmt_wire_reply *reply);
 

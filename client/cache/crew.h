@@ -15,6 +15,7 @@ struct qml_crew;
 
 typedef void (*qml_crew_func_t)(void *item);
 
+/** A crew that grows to at most @p most_threads helpers. QMLA_ERR_NO_MEMORY. */
 qmla_status_t qml_crew_create(size_t most_threads, struct qml_crew **crew);
 void qml_crew_destroy(struct qml_crew *crew); /**< joins; accepts NULL; no job may be running */
 

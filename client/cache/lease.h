@@ -23,6 +23,7 @@ qmla_status_t qml_lease_create(struct qml_node *node, const Qmla__V1__LookupResp
 /** Gives it back to the node, without waiting. Accepts NULL. */
 void qml_lease_release(struct qml_lease *lease, struct qml_background *background);
 
+/** What reads under the lease must show: QMT_CAPABILITY_BYTES bytes, the lease's. */
 const uint8_t *qml_lease_capability(const struct qml_lease *lease);
 
 /** True when it had not ended at @p at. */

@@ -37,6 +37,7 @@ struct qml_link {
 qmla_status_t qml_link_create(const struct qml_settings *settings,
 			      const Qmla__V1__ConnectResponse *response, struct qml_link **link);
 
+/** Takes another reference; returns @p link. */
 struct qml_link *qml_link_get(struct qml_link *link);
 void qml_link_put(struct qml_link *link); /**< accepts NULL; the last one closes the endpoints */
 

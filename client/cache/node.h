@@ -31,9 +31,16 @@ qmla_status_t qml_node_create(const struct qml_nodespec *spec, const struct qml_
 			      struct qml_node **node);
 void qml_node_destroy(struct qml_node *node); /**< accepts NULL */
 
+/** The address as it was configured; the node's. */
 const char *qml_node_name(const struct qml_node *node);
+
+/** Share of the keys, relative to the other nodes' weights. */
 double qml_node_weight(const struct qml_node *node);
+
+/** The channel for calls; the node's, and it lives as long. */
 struct qmp_channel *qml_node_channel(const struct qml_node *node);
+
+/** The client's settings, borrowed. */
 const struct qml_settings *qml_node_settings(const struct qml_node *node);
 
 /** False while it is left out. */
@@ -41,6 +48,8 @@ bool qml_node_usable(const struct qml_node *node);
 
 /** Usable, and has not just said that it is draining. */
 bool qml_node_writable(const struct qml_node *node);
+
+/** The node has just said that it is draining: it gets no new blocks for a while. */
 void qml_node_set_draining(struct qml_node *node);
 
 /** QMLA_OK, or why it is left out. */
@@ -63,6 +72,8 @@ void qml_node_forget(struct qml_node *node, uint64_t incarnation);
  * false when it was forced or is the last resort. Forgets the link.
  */
 bool qml_node_rule_out(struct qml_node *node, const struct qmt_transport_ops *ops);
+
+/** True when qml_node_rule_out gave up this transport. */
 bool qml_node_ruled_out(const struct qml_node *node, const struct qmt_transport_ops *ops);
 
 #endif /* QML_NODE_H */

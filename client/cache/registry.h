@@ -16,12 +16,14 @@
 
 struct qml_registry;
 
+/** An empty registry. QMLA_ERR_NO_MEMORY. */
 qmla_status_t qml_registry_create(struct qml_registry **registry);
 void qml_registry_destroy(struct qml_registry *registry); /**< accepts NULL */
 
 /** QMLA_ERR_RESOURCE_EXHAUSTED past 64 areas: register few and large ones. */
 qmla_status_t qml_registry_add(struct qml_registry *registry, void *base, uint64_t bytes);
 
+/** Number that grows with every addition. */
 uint32_t qml_registry_version(struct qml_registry *registry);
 
 /** Registers every area with @p endpoint; @p version is what it then knows. */

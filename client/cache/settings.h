@@ -33,6 +33,8 @@ struct qml_settings {
  * (QMLA_ERR_INVALID_ARGUMENT, QMLA_ERR_UNSUPPORTED for an unknown transport).
  */
 qmla_status_t qml_settings_init(const qmla_client_config_t *config, struct qml_settings *settings);
+
+/** Frees what init made; accepts zeroed settings. */
 void qml_settings_fini(struct qml_settings *settings);
 
 #endif /* QML_SETTINGS_H */

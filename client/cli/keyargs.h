@@ -40,6 +40,7 @@ qmla_status_t qmw_keyargs_resolve(struct qmw_keyargs *args, const char *program,
 /** True when a file of tokens was named. */
 bool qmw_keyargs_from_file(const struct qmw_keyargs *args);
 
+/** Frees the keys; the option targets are qmc_options_release's. */
 void qmw_keyargs_release(struct qmw_keyargs *args);
 
 #endif /* QMW_KEYARGS_H */

@@ -15,7 +15,10 @@ struct qmw_progress {
 	bool shown;
 };
 
+/** Begins to count to @p total; prints nothing yet. */
 void qmw_progress_start(struct qmw_progress *progress, uint64_t total);
+
+/** Prints @p done of the total, at most a few times a second, on a terminal only. */
 void qmw_progress_tell(struct qmw_progress *progress, uint64_t done);
 void qmw_progress_end(struct qmw_progress *progress); /**< wipes the line */
 

@@ -16,6 +16,7 @@ struct qmw_text {
 	size_t bytes, room;
 };
 
+/** Appends @p bytes bytes. QMLA_ERR_NO_MEMORY leaves the text as it was. */
 qmla_status_t qmw_text_append(struct qmw_text *text, const void *data, size_t bytes);
 
 /**
@@ -26,6 +27,7 @@ qmla_status_t qmw_text_append(struct qmw_text *text, const void *data, size_t by
 qmla_status_t qmw_text_read(struct qmw_text *text, const char *program, const char *path,
 			    size_t limit);
 
+/** Frees the bytes; the text is empty again. */
 void qmw_text_free(struct qmw_text *text);
 
 /** A JSON string of @p bytes bytes; what is no UTF-8 becomes U+FFFD. */

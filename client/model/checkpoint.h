@@ -25,6 +25,7 @@ void qmw_checkpoint_close(struct qmw_checkpoint *checkpoint); /**< accepts NULL 
 void qmw_checkpoint_digest(const struct qmw_checkpoint *checkpoint,
 			   uint8_t digest[QMC_SHA256_BYTES]);
 
+/** True when a tensor of this name is in one of the files. */
 bool qmw_checkpoint_has(const struct qmw_checkpoint *checkpoint, const char *name);
 
 /**

@@ -68,6 +68,7 @@ struct qmw_span {
 	uint32_t scratch; /**< index of the scratch block */
 };
 
+/** True when the span ends its block, which is then packed. */
 static inline bool qmw_span_fills(const struct qmw_span *span)
 {
 	return span->total % QMK_PAGE_TOKENS == 0;

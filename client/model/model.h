@@ -60,7 +60,10 @@ qmla_status_t qmw_model_open(const char *directory, const struct qmw_model_optio
 			     struct qmw_model **model);
 void qmw_model_close(struct qmw_model *model); /**< accepts NULL */
 
+/** What the model is; lives as long as the model. */
 const struct qmw_model_info *qmw_model_info(const struct qmw_model *model);
+
+/** The geometry of its cache blocks; lives as long as the model. */
 const struct qmk_layout *qmw_model_layout(const struct qmw_model *model);
 /** SHA-256 over the weights' and constants' digests, layout and RoPE parameters. */
 void qmw_model_identity(const struct qmw_model *model, uint8_t identity[32]);
@@ -68,11 +71,15 @@ void qmw_model_identity(const struct qmw_model *model, uint8_t identity[32]);
 /** @p max_tokens: most tokens of one forward call, over all its items. */
 qmla_status_t qmw_context_create(const struct qmw_model *model, uint32_t max_tokens,
 				 struct qmw_context **context);
+
+/** Frees it; no forward call may be using it. Accepts NULL. */
 void qmw_context_destroy(struct qmw_context *context);
 
 /** An empty sequence of at most @p max_tokens tokens. */
 qmla_status_t qmw_sequence_create(const struct qmw_model *model, uint32_t max_tokens,
 				  struct qmw_sequence **sequence);
+
+/** Frees it; slots of the pool stay their owner's. Accepts NULL. */
 void qmw_sequence_destroy(struct qmw_sequence *sequence);
 
 /** Tokens whose cache state is there. */

@@ -13,6 +13,7 @@
 
 #include "kernels/numeric.h"
 
+/** @p value rounded to the nearest bfloat16, ties to even. */
 static inline float qmw_round_to_bf16(float value)
 {
 	return qmk_bf16_to_float(qmk_float_to_bf16(value));

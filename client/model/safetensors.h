@@ -54,8 +54,13 @@ qmla_status_t qmw_safetensors_parse(const void *bytes, uint64_t length, const ch
 
 void qmw_safetensors_close(struct qmw_safetensors *file); /**< accepts NULL */
 
+/** The path or label it was opened with; the file's. */
 const char *qmw_safetensors_path(const struct qmw_safetensors *file);
+
+/** Number of tensors. */
 uint32_t qmw_safetensors_count(const struct qmw_safetensors *file);
+
+/** Tensor @p index < count, in the order of the header; the file's. */
 const struct qmw_tensor *qmw_safetensors_at(const struct qmw_safetensors *file, uint32_t index);
 
 /** NULL when there is none of this name. */

@@ -25,6 +25,7 @@ uint32_t qmw_team_processors(void);
 qmla_status_t qmw_team_create(uint32_t threads, struct qmw_team **team);
 void qmw_team_destroy(struct qmw_team *team); /**< joins; accepts NULL */
 
+/** Threads that run a job, the caller's among them. */
 uint32_t qmw_team_threads(const struct qmw_team *team);
 
 /** Calls @p function for 0 … count-1, lowest first, and returns when all are done. One caller at a

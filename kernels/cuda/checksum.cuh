@@ -6,6 +6,7 @@
 extern "C" {
 #include "kernels/ops.h"
 
+/** Checksums of pages, computed on the device. */
 qmla_status_t qmk_cuda_checksum(const struct qmk_checksum_args *args);
 }
 

@@ -6,6 +6,7 @@
 extern "C" {
 #include "kernels/ops.h"
 
+/** Merges partial results by their log-sum-exp, on the device. */
 qmla_status_t qmk_cuda_merge(const struct qmk_merge_args *args);
 }
 

@@ -6,7 +6,10 @@
 extern "C" {
 #include "kernels/ops.h"
 
+/** Bytes of device workspace that pack wants. */
 size_t qmk_cuda_pack_workspace(const struct qmk_pack_args *args);
+
+/** Quantises rows into pages, on the device. */
 qmla_status_t qmk_cuda_pack(const struct qmk_pack_args *args);
 }
 

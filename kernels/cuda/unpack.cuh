@@ -6,6 +6,7 @@
 extern "C" {
 #include "kernels/ops.h"
 
+/** Pages back into rows of values, on the device. */
 qmla_status_t qmk_cuda_unpack(const struct qmk_unpack_args *args);
 }
 

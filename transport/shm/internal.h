@@ -35,6 +35,7 @@ struct qmt_shm_endpoint {
 	uint64_t unconfirmed; /* oldest reads on the wire, copied but not known to be in time */
 };
 
+/** What shm keeps of an operation on the wire, beside the queue's own. */
 static inline struct qmt_shm_extra *qmt_shm_extra_of(struct qmt_shm_endpoint *endpoint,
 						     const struct qmt_wire_op *wire)
 {

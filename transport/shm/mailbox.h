@@ -37,7 +37,10 @@ struct qmt_inbox {
 	int passed; /**< descriptor that came with the last of them; -1: none. The inbox's */
 };
 
+/** An empty inbox. */
 void qmt_inbox_init(struct qmt_inbox *inbox);
+
+/** Closes a descriptor that nobody took. */
 void qmt_inbox_fini(struct qmt_inbox *inbox);
 
 /**

@@ -16,6 +16,7 @@ struct qmt_mappings {
 	size_t count;
 };
 
+/** Unmaps everything. */
 void qmt_mappings_fini(struct qmt_mappings *mappings);
 
 /**

@@ -18,7 +18,10 @@ struct qmt_staging {
 	uint64_t head, tail; /**< counting up; position is modulo bytes */
 };
 
+/** No memory yet; reserve makes it. */
 void qmt_staging_init(struct qmt_staging *staging);
+
+/** Unmaps and closes the memfd; the server's own mapping lives on. */
 void qmt_staging_fini(struct qmt_staging *staging);
 
 /**

@@ -164,6 +164,11 @@ qmla_status_t qmla_client_publish(qmla_client_t *client, const qmla_key_t *keys,
 				  const void *const *blocks, uint32_t timeout_ms,
 				  qmla_status_t *statuses);
 
+/**
+ * Removes blocks from every node. @p statuses (may be NULL) gets one a key: QMLA_OK,
+ * QMLA_ERR_NOT_FOUND, QMLA_ERR_BUSY (pinned), or why a node that may hold the key did not
+ * do it. Returns the first failure other than QMLA_ERR_NOT_FOUND.
+ */
 qmla_status_t qmla_client_remove(qmla_client_t *client, const qmla_key_t *keys, size_t count,
 				 uint32_t timeout_ms, qmla_status_t *statuses);
 /** Removes every block of this identity from every node. @p removed counts them. */
@@ -173,6 +178,8 @@ qmla_status_t qmla_client_clear(qmla_client_t *client, uint32_t timeout_ms, uint
 qmla_status_t qmla_client_pin(qmla_client_t *client, const qmla_key_t *keys, size_t count,
 			      const char *owner, uint32_t ttl_ms, uint32_t timeout_ms,
 			      qmla_status_t *statuses);
+
+/** Ends this owner's pins; a key's status is QMLA_ERR_NOT_FOUND where it has none. */
 qmla_status_t qmla_client_unpin(qmla_client_t *client, const qmla_key_t *keys, size_t count,
 				const char *owner, uint32_t timeout_ms, qmla_status_t *statuses);
 
@@ -210,6 +217,8 @@ typedef struct qmla_event {
 qmla_status_t qmla_watch_open(qmla_client_t *client, bool snapshot, qmla_watch_t **watch);
 /** QMLA_ERR_DEADLINE when nothing came. One thread at a time. */
 qmla_status_t qmla_watch_next(qmla_watch_t *watch, uint32_t timeout_ms, qmla_event_t *event);
+
+/** Ends the watch and frees it; no other thread may be in qmla_watch_next. Accepts NULL. */
 void qmla_watch_close(qmla_watch_t *watch); /**< accepts NULL */
 
 /**
