@@ -20,9 +20,6 @@ qmla_status_t qmk_cpu_unpack(const struct qmk_unpack_args *args);
 /** Bytes of workspace that attend wants. */
 size_t qmk_cpu_attend_workspace(const struct qmk_attend_args *args);
 
-/** Checks a batch and cuts it into work; attend follows the plan. */
-qmla_status_t qmk_cpu_plan(const struct qmk_attend_args *args);
-
 /** Attention of queries over packed pages and plain rows. */
 qmla_status_t qmk_cpu_attend(const struct qmk_attend_args *args);
 
