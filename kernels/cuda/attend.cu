@@ -187,8 +187,10 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
 		status = attend_generic_launch(p, ATTEND_BF16, stream);
 	if (status != QMLA_OK)
 		return status;
-	/* Few rows have many splits each: more threads and CTAs a row. */
-	if (p.shape.entities * p.shape.rows < 2 * p.shape.parts)
+	/* The fewer rows, the more splits each has: more threads and CTAs a row. */
+	if (p.shape.entities * p.shape.rows <= p.shape.parts / 2)
 		return launch_combine<32, 32>(p, stream);
+	if (p.shape.entities * p.shape.rows < 2 * p.shape.parts)
+		return launch_combine<8, 128>(p, stream);
 	return launch_combine<1, 128>(p, stream);
 }

@@ -72,34 +72,42 @@ template <int DC, int DR>
 static __device__ void load_queries(const qmk_attend_args &args, const rows_view &rows,
 				    shared_memory<DC, DR> &sm)
 {
+	constexpr int EIGHTS = (DC + DR) / 8, LOADS = (EIGHTS + 31) / 32;
 	const uint32_t lane = threadIdx.x % 32;
 
+#pragma unroll 2
 	for (uint32_t row = threadIdx.x / 32; row < ROWS; row += QMK_TILE_THREADS / 32) {
+		const bool inside = row < rows.count;
+		float value[LOADS][8] = {};
 		float largest = 0.f;
 		float factor;
 
-		for (uint32_t i = lane; i < DC + DR && row < rows.count; i += 32) {
-			float v =
-				i < DC ? qmk_load(args.query_content, (rows.first + row) * DC + i,
-						  args.query_dtype)
-				       : qmk_load(args.query_rope, (rows.first + row) * DR + i - DC,
-						  args.query_dtype);
+#pragma unroll
+		for (int k = 0; k < LOADS; k++) {
+			const uint32_t i = (lane + 32 * k) * 8;
 
-			largest = fmaxf(largest, fabsf(v));
+			if (inside && i < DC)
+				qmk_load8(args.query_content, (rows.first + row) * DC + i,
+					  args.query_dtype, value[k]);
+			else if (inside && i < DC + DR)
+				qmk_load8(args.query_rope, (rows.first + row) * DR + i - DC,
+					  args.query_dtype, value[k]);
 		}
+#pragma unroll
+		for (int k = 0; k < LOADS * 8; k++)
+			largest = fmaxf(largest, fabsf(value[k / 8][k % 8]));
 		for (int step = 16; step; step /= 2)
 			largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
 		factor = largest > 0.f ? 1024.f / largest : 0.f;
-		for (uint32_t i = lane; i < DC + DR; i += 32) {
-			float v = 0.f;
+#pragma unroll
+		for (int k = 0; k < LOADS; k++) {
+			const uint32_t i = (lane + 32 * k) * 8;
 
-			if (row < rows.count)
-				v = i < DC ? qmk_load(args.query_content,
-						      (rows.first + row) * DC + i, args.query_dtype)
-					   : qmk_load(args.query_rope,
-						      (rows.first + row) * DR + i - DC,
-						      args.query_dtype);
-			sm.query[row][i] = __float2half_rn(v * factor);
+#pragma unroll
+			for (int j = 0; j < 8; j += 2)
+				if (i < DC + DR)
+					*(__half2 *)&sm.query[row][i + j] = __floats2half2_rn(
+						value[k][j] * factor, value[k][j + 1] * factor);
 		}
 		if (lane == 0)
 			sm.query_scale[row] = args.scale * LOG2E * largest / 1024.f;

@@ -5,32 +5,6 @@
 
 #include "kernels/cuda/attend_shape.cuh"
 
-/** Eight consecutive elements, @p index a multiple of 8. */
-static __device__ __forceinline__ void load8(const void *data, uint64_t index, qmk_dtype dtype,
-					     float *out)
-{
-	if (dtype == QMK_BF16) {
-		const uint4 v = *(const uint4 *)((const __nv_bfloat16 *)data + index);
-		const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			out[2 * i] = __uint_as_float(word[i] << 16);
-			out[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
-		}
-		return;
-	}
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		const float4 v = *(const float4 *)((const float *)data + index + 4 * i);
-
-		out[4 * i] = v.x;
-		out[4 * i + 1] = v.y;
-		out[4 * i + 2] = v.z;
-		out[4 * i + 3] = v.w;
-	}
-}
-
 /*
  * s8 coefficients of a lane's bytes. With value = q_eff * unit they are, per byte of codes
  * (fields u_0 lowest … u_F-1), m_f of the byte with all fields above f masked off; the
@@ -123,9 +97,9 @@ static __global__ void __launch_bounds__(128) stage_kernel(const __grid_constant
 #pragma unroll
 		for (int i = 0; i < VALUES; i += 8) {
 			if (inside)
-				load8(p.args.query_content,
-				      source * DC + (4 * lane + 128 * w) * C::FIELDS + i,
-				      p.args.query_dtype, &value[w][i]);
+				qmk_load8(p.args.query_content,
+					  source * DC + (4 * lane + 128 * w) * C::FIELDS + i,
+					  p.args.query_dtype, &value[w][i]);
 			else
 				for (int k = 0; k < 8; k++)
 					value[w][i + k] = 0.f;

@@ -40,6 +40,32 @@ static __device__ __forceinline__ float qmk_load(const void *data, uint64_t inde
 	return ((const float *)data)[index];
 }
 
+/** Eight consecutive elements, @p index a multiple of 8. */
+static __device__ __forceinline__ void qmk_load8(const void *data, uint64_t index, qmk_dtype dtype,
+						 float *out)
+{
+	if (dtype == QMK_BF16) {
+		const uint4 v = *(const uint4 *)((const __nv_bfloat16 *)data + index);
+		const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			out[2 * i] = __uint_as_float(word[i] << 16);
+			out[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+		}
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const float4 v = *(const float4 *)((const float *)data + index + 4 * i);
+
+		out[4 * i] = v.x;
+		out[4 * i + 1] = v.y;
+		out[4 * i + 2] = v.z;
+		out[4 * i + 3] = v.w;
+	}
+}
+
 static __device__ __forceinline__ void qmk_store(void *data, uint64_t index, qmk_dtype dtype,
 						 float value)
 {

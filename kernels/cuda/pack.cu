@@ -105,32 +105,20 @@ static __device__ __forceinline__ float stored_scale(float wanted)
 	return __half2float(__float2half_rn(fminf(wanted, FP16_MAX)));
 }
 
-/* The scale of this thread's token: of 11 ratios the one with the least weighted error. */
-static __device__ float search_scale(const plane &p, const float *values)
+/* Weighted errors of plain rounding with each of COUNT scales, over the whole token. */
+template <int COUNT>
+static __device__ __forceinline__ void plain_errors(const plane &p, const float *values,
+						    const float (&scale)[COUNT],
+						    float (&error)[COUNT])
 {
 	const uint32_t token = threadIdx.x % TOKENS;
 	const uint32_t first = threadIdx.x / TOKENS * (p.dim / PARTS);
 	const uint32_t last = first + p.dim / PARTS;
 	const float half = (float)(1u << (p.bits - 1));
-	const float lowest = p.bits == 4 ? 0.6f : 0.5f;
-	const float step = (2.f - lowest) / (CANDIDATES - 1);
-	float scale[CANDIDATES], inverse[CANDIDATES], error[CANDIDATES];
-	float largest = 0.f;
-	float squares = 0.f;
-	float base, best = FLT_MAX, chosen = 0.f;
+	float inverse[COUNT];
 
-	for (uint32_t i = first; i < last; i++) {
-		float v = values[i * TOKENS + token];
-
-		largest = fmaxf(largest, fabsf(v));
-		squares = fmaf(v, v, squares);
-	}
-	largest = join_parts(largest, true);
-	squares = join_parts(squares, false);
-	base = p.bits == 4 ? largest / 7.5f : sqrtf(squares / (float)p.dim);
 #pragma unroll
-	for (int c = 0; c < CANDIDATES; c++) {
-		scale[c] = stored_scale(base * (lowest + step * (float)c));
+	for (int c = 0; c < COUNT; c++) {
 		inverse[c] = scale[c] > 0.f ? 1.f / scale[c] : 0.f;
 		error[c] = 0.f;
 	}
@@ -139,7 +127,7 @@ static __device__ float search_scale(const plane &p, const float *values)
 		float weight = p.weight ? p.weight[i] : 1.f;
 
 #pragma unroll
-		for (int c = 0; c < CANDIDATES; c++) {
+		for (int c = 0; c < COUNT; c++) {
 			float restored;
 			float miss;
 
@@ -149,14 +137,58 @@ static __device__ float search_scale(const plane &p, const float *values)
 		}
 	}
 #pragma unroll
-	for (int c = 0; c < CANDIDATES; c++) {
-		float sum = join_parts(error[c], false);
+	for (int c = 0; c < COUNT; c++)
+		error[c] = join_parts(error[c], false);
+}
 
-		if (sum < best) {
-			best = sum;
-			chosen = scale[c];
-		}
+/*
+ * The scale of this thread's token, as kernels/cpu/quantise.c searches it: a grid of
+ * ratios, then half a step to both sides of its best. With feedback the grid is the CPU's
+ * cut one, but judged by plain rounding: seven trials by feedback would take seven times
+ * as long (docs/measurements/attention.md).
+ */
+static __device__ float search_scale(const plane &p, const float *values)
+{
+	const uint32_t token = threadIdx.x % TOKENS;
+	const uint32_t first = threadIdx.x / TOKENS * (p.dim / PARTS);
+	const float lowest = p.bits == 4 ? 0.6f : 0.5f, step = p.bits == 4 ? 0.14f : 0.15f;
+	const int from = p.feedback && p.bits == 2 ? 3 : 0;
+	const int to = !p.feedback ? 10 : p.bits == 2 ? 8 : 4;
+	float scale[CANDIDATES], error[CANDIDATES], near_scale[2], near_error[2];
+	float largest = 0.f, squares = 0.f;
+	float base, best = FLT_MAX, chosen = 0.f, ratio = 0.f;
+
+	for (uint32_t i = first; i < first + p.dim / PARTS; i++) {
+		float v = values[i * TOKENS + token];
+
+		largest = fmaxf(largest, fabsf(v));
+		squares = fmaf(v, v, squares);
 	}
+	largest = join_parts(largest, true);
+	squares = join_parts(squares, false);
+	base = p.bits == 4 ? largest / 7.5f : sqrtf(squares / (float)p.dim);
+#pragma unroll
+	for (int c = 0; c < CANDIDATES; c++)
+		scale[c] = stored_scale(base * (lowest + step * (float)c));
+	plain_errors(p, values, scale, error);
+#pragma unroll
+	for (int c = 0; c < CANDIDATES; c++)
+		if (c >= from && c <= to && error[c] < best) {
+			best = error[c];
+			chosen = scale[c];
+			ratio = lowest + step * (float)c;
+		}
+#pragma unroll
+	for (int side = 0; side < 2; side++)
+		near_scale[side] =
+			stored_scale(base * (ratio + (side == 0 ? -step / 2 : step / 2)));
+	plain_errors(p, values, near_scale, near_error);
+#pragma unroll
+	for (int side = 0; side < 2; side++)
+		if (near_error[side] < best) {
+			best = near_error[side];
+			chosen = near_scale[side];
+		}
 	return chosen;
 }
 

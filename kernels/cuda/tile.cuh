@@ -133,22 +133,34 @@ static __device__ void qmk_tile_load_rows(const uint16_t *rows, uint32_t count,
 					  const float *rope_mean, __half *tile)
 {
 	constexpr int STRIDE = DC + DR + 8;
-	constexpr uint32_t PAIRS = (DC + DR) / 2;
+	constexpr uint32_t EIGHTS = (DC + DR) / 8;
 
-	for (uint32_t i = threadIdx.x; i < 64 * PAIRS; i += QMK_TILE_THREADS) {
-		uint32_t token = i / PAIRS;
-		uint32_t at = i % PAIRS * 2;
-		float2 value = make_float2(0.f, 0.f);
+	/* Eight loads of a thread in flight: a tail is one tile, and nothing else hides them. */
+#pragma unroll 8
+	for (uint32_t i = threadIdx.x; i < 64 * EIGHTS; i += QMK_TILE_THREADS) {
+		const uint32_t token = i / EIGHTS, at = i % EIGHTS * 8;
+		uint4 raw = make_uint4(0, 0, 0, 0);
+		uint32_t half[4];
 
-		if (token < count) {
-			value = __bfloat1622float2(
-				*(const __nv_bfloat162 *)(rows + (uint64_t)token * (DC + DR) + at));
-			if (at >= DC && rope_mean) {
-				value.x += rope_mean[at - DC];
-				value.y += rope_mean[at - DC + 1];
+		if (token < count)
+			raw = *(const uint4 *)(rows + (uint64_t)token * (DC + DR) + at);
+		const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+
+#pragma unroll
+		for (int w = 0; w < 4; w++) {
+			float x = __uint_as_float(word[w] << 16);
+			float y = __uint_as_float(word[w] & 0xffff0000u);
+
+			if (at >= DC && rope_mean && token < count) {
+				x += rope_mean[at - DC + 2 * w];
+				y += rope_mean[at - DC + 2 * w + 1];
 			}
+			const __half2 pair = __floats2half2_rn(x, y);
+
+			half[w] = *(const uint32_t *)&pair;
 		}
-		*(__half2 *)(tile + token * STRIDE + at) = __floats2half2_rn(value.x, value.y);
+		*(uint4 *)(tile + token * STRIDE + at) =
+			make_uint4(half[0], half[1], half[2], half[3]);
 	}
 }
 

@@ -72,7 +72,9 @@ static void make_sequences(struct batch *b, uint32_t pages_each, uint32_t querie
 
 	for (uint32_t i = 0; i < b->count; i++) {
 		struct qmk_sequence *s = &b->sequences[i];
-		uint32_t packed = i == 0 ? 0 : pick(state, pages_each + 1) * QMK_PAGE_TOKENS;
+		uint32_t packed = i == 0   ? 0
+				  : i == 1 ? pages_each * QMK_PAGE_TOKENS
+					   : pick(state, pages_each + 1) * QMK_PAGE_TOKENS;
 		uint32_t tail = i == 1 ? 0 : pick(state, QMK_PAGE_TOKENS);
 
 		s->queries = 1 + pick(state, queries);

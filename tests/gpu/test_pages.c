@@ -17,7 +17,7 @@
 
 #define LAYER 1u
 /* Of the weighted error, over the CPU's. */
-#define FEEDBACK_EXCESS 1.25
+#define FEEDBACK_EXCESS 1.15
 
 static const struct {
 	enum qmk_format format;
