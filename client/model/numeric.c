@@ -61,6 +61,8 @@ double qmw_log_sum_exp(const float *x, uint32_t count)
 {
 	double max = -INFINITY, sum = 0;
 
+	if (count == 0)
+		return -INFINITY;
 	for (uint32_t i = 0; i < count; i++)
 		max = x[i] > max ? x[i] : max;
 	for (uint32_t i = 0; i < count; i++)

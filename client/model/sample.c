@@ -35,7 +35,7 @@ static double exponentiate(float *logits, uint32_t vocab, float temperature)
 /* Before b in the order of choice: more probable, then the lower id. */
 static bool precedes(const float *p, uint32_t a, uint32_t b)
 {
-	return p[a] > p[b] || (p[a] == p[b] && a < b);
+	return p[a] != p[b] ? p[a] > p[b] : a < b;
 }
 
 /* Heap of indices with the first in the order of choice on top. */

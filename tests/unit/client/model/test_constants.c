@@ -263,7 +263,7 @@ static void test_missing_and_unfit(void **state)
 static qmla_status_t open_with_array(const char *name, uint64_t rows, uint64_t columns, float fill,
 				     size_t at, float value)
 {
-	const struct fixture_calibration none = {QMW_ROTATION_IDENTITY};
+	const struct fixture_calibration none = {.rotation = QMW_ROTATION_IDENTITY};
 	struct fixture_tensor tensor = {.rank = columns ? 2 : 1, .shape = {rows, columns}};
 	size_t count = rows * (columns ? columns : 1);
 	char directory[256];

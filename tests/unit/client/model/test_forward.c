@@ -335,7 +335,7 @@ static void read_on(struct rig *rig, struct qmw_sequence *sequence, uint32_t end
 static void test_long_past(void **state)
 {
 	const uint32_t length = 2200, blocks = 34;
-	float expected[256], chunked[256], adopted[256];
+	float expected[256] = {0}, chunked[256] = {0}, adopted[256] = {0};
 	char directory[256];
 
 	(void)state;
