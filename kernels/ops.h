@@ -184,6 +184,7 @@ struct qmk_ops {
 	size_t (*pack_workspace)(const struct qmk_pack_args *args);
 	/** QMLA_ERR_INVALID_ARGUMENT on a NULL or a shape out of range. */
 	qmla_status_t (*pack)(const struct qmk_pack_args *args);
+	/** Pages back into rows of values. QMLA_ERR_INVALID_ARGUMENT as pack. */
 	qmla_status_t (*unpack)(const struct qmk_unpack_args *args);
 	/** Bytes of scratch for attend: depends on batch, heads, rows, max_queries and max_total
 	 * only. */
@@ -196,7 +197,9 @@ struct qmk_ops {
 	qmla_status_t (*plan)(const struct qmk_attend_args *args);
 	/** QMLA_ERR_INVALID_ARGUMENT also when the workspace is too small. */
 	qmla_status_t (*attend)(const struct qmk_attend_args *args);
+	/** Merges partial results by their log-sum-exp. QMLA_ERR_INVALID_ARGUMENT as pack. */
 	qmla_status_t (*merge)(const struct qmk_merge_args *args);
+	/** XXH64 of pages. QMLA_ERR_INVALID_ARGUMENT as pack. */
 	qmla_status_t (*checksum)(const struct qmk_checksum_args *args);
 };
 

@@ -121,6 +121,7 @@ struct qmt_transport_ops {
 				       struct qmt_server **server);
 	/** Stops, waits until every authorised access was finished. Accepts NULL. */
 	void (*server_destroy)(struct qmt_server *server);
+	/** What clients need to connect; the same for the server's whole life. */
 	qmla_status_t (*server_address)(const struct qmt_server *server,
 					struct qmt_server_address *address);
 	/** Makes @p memory reachable; the memory stays the caller's and must outlive the server. */
@@ -136,6 +137,7 @@ struct qmt_transport_ops {
 	 */
 	qmla_status_t (*server_fence)(struct qmt_server *server,
 				      const uint8_t capability[QMT_CAPABILITY_BYTES]);
+	/** A snapshot of the counters. Any thread. */
 	void (*server_stats)(const struct qmt_server *server, struct qmt_server_stats *stats);
 
 	/** Connects within @p deadline. Blocks. */
