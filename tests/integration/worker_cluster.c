@@ -109,17 +109,19 @@ static bool ended(struct process *process)
 	return true;
 }
 
-static bool await_port(struct process *process, const char *port_file, qmc_time_t deadline)
+static bool await_port(struct process *process, const char *listen, qmc_time_t deadline)
 {
+	const char *host = listen && listen[0] == '[' ? "[::1]" : "127.0.0.1";
+
 	while (qmc_clock_left(deadline) > 0 && !ended(process)) {
-		FILE *file = fopen(port_file, "r");
+		FILE *file = fopen(process->port_file, "r");
 		char text[64] = "";
 
 		if (file && fgets(text, sizeof(text), file)) {
 			const char *colon = strrchr(text, ':');
 
 			fclose(file);
-			snprintf(process->address, sizeof(process->address), "127.0.0.1:%d",
+			snprintf(process->address, sizeof(process->address), "%s:%d", host,
 				 atoi(colon ? colon + 1 : text));
 			return true;
 		}
@@ -130,9 +132,9 @@ static bool await_port(struct process *process, const char *port_file, qmc_time_
 	return false;
 }
 
-static bool await_health(struct process *process, qmc_time_t deadline)
+static bool await_health(struct process *process, const struct qmp_tls *tls, qmc_time_t deadline)
 {
-	struct qmp_channel_config config = {.target = process->address};
+	struct qmp_channel_config config = {.target = process->address, .tls = tls};
 	struct qmp_channel *channel;
 	bool healthy = false;
 
@@ -147,33 +149,51 @@ static bool await_health(struct process *process, qmc_time_t deadline)
 	return healthy;
 }
 
-struct process *cluster_start(struct cluster *cluster, const char *name, const char *listen,
-			      const char *program, const char *const *arguments)
+struct process *cluster_spawn(struct cluster *cluster, const char *name, const char *program,
+			      const char *const *arguments)
 {
-	qmc_time_t deadline = qmc_clock_after(START_NS);
 	struct process *process = &cluster->processes[cluster->count];
-	char path[512], port_file[512], log[512];
+	char path[512], log[512];
 	const char *argv[ARGUMENTS] = {path};
 	size_t n = 1;
 
 	if (cluster->count == CLUSTER_PROCESSES)
 		return NULL;
+	memset(process, 0, sizeof(*process));
 	snprintf(process->name, sizeof(process->name), "%s", name);
 	snprintf(log, sizeof(log), "%s/%u-%s.log", cluster->folder, cluster->count, name);
 	memcpy(process->log, log, sizeof(log));
+	snprintf(path, sizeof(path), "%s/bin/%s", QMLA_BINARY_DIR, program);
+	while (*arguments && n < ARGUMENTS - 1)
+		argv[n++] = *arguments++;
+	if (!spawn(process, path, argv))
+		return NULL;
+	cluster->count++;
+	return process;
+}
+
+struct process *cluster_start(struct cluster *cluster, const char *name, const char *listen,
+			      const char *program, const char *const *arguments)
+{
+	qmc_time_t deadline = qmc_clock_after(START_NS);
+	char port_file[512];
+	const char *argv[ARGUMENTS] = {NULL};
+	struct process *process;
+	size_t n = 0;
+
 	snprintf(port_file, sizeof(port_file), "%s/%u-%s.port", cluster->folder, cluster->count,
 		 name);
-	snprintf(path, sizeof(path), "%s/bin/%s", QMLA_BINARY_DIR, program);
 	while (*arguments && n < ARGUMENTS - 5)
 		argv[n++] = *arguments++;
 	argv[n++] = "--listen";
 	argv[n++] = listen ? listen : "127.0.0.1:0";
 	argv[n++] = "--port-file";
 	argv[n++] = port_file;
-	if (!spawn(process, path, argv))
+	process = cluster_spawn(cluster, name, program, argv);
+	if (!process)
 		return NULL;
-	cluster->count++;
-	if (await_port(process, port_file, deadline) && await_health(process, deadline))
+	memcpy(process->port_file, port_file, sizeof(port_file));
+	if (await_port(process, listen, deadline) && await_health(process, cluster->tls, deadline))
 		return process;
 	printf("%s did not start\n", name);
 	print_log(process);
@@ -240,6 +260,35 @@ int process_stop(struct process *process)
 	}
 	process->pid = 0;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int process_wait(struct process *process, int ms)
+{
+	qmc_time_t deadline = qmc_clock_after(ms * QMC_NS_PER_MS);
+	int status;
+
+	while (waitpid(process->pid, &status, WNOHANG) != process->pid) {
+		if (qmc_clock_left(deadline) == 0)
+			return -1;
+		qmc_clock_sleep_until(qmc_clock_after(5 * QMC_NS_PER_MS));
+	}
+	process->pid = 0;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+bool process_says(const struct process *process, const char *text)
+{
+	qmc_time_t deadline = qmc_clock_after(5 * QMC_NS_PER_S);
+
+	while (!process_logged(process, text)) {
+		if (qmc_clock_left(deadline) == 0) {
+			printf("'%s' is not in the log\n", text);
+			print_log(process);
+			return false;
+		}
+		qmc_clock_sleep_until(qmc_clock_after(5 * QMC_NS_PER_MS));
+	}
+	return true;
 }
 
 bool process_logged(const struct process *process, const char *text)

@@ -13,12 +13,15 @@
 
 #include <qmla/status.h>
 
+#include "proto/rpc_client.h"
+
 #define CLUSTER_PROCESSES 8
 
 struct process {
 	char name[32];
-	char address[64]; /**< "127.0.0.1:port" */
+	char address[64]; /**< "127.0.0.1:port", or "[::1]:port" when it listens there */
 	char log[512];
+	char port_file[512];
 	pid_t pid; /**< 0: not running */
 };
 
@@ -26,6 +29,7 @@ struct cluster {
 	char folder[256];
 	struct process processes[CLUSTER_PROCESSES];
 	uint32_t count;
+	const struct qmp_tls *tls; /**< of the health checks; NULL: plain text */
 };
 
 /** Makes the folder; false with a printed reason when the programs are not built. */
@@ -42,6 +46,10 @@ void cluster_close(struct cluster *cluster, bool failed);
 struct process *cluster_start(struct cluster *cluster, const char *name, const char *listen,
 			      const char *program, const char *const *arguments);
 
+/** As above, but waits for nothing: the caller says --listen and --port-file itself, if at all. */
+struct process *cluster_spawn(struct cluster *cluster, const char *name, const char *program,
+			      const char *const *arguments);
+
 /** A node with @p pool_size ("64MiB"). */
 struct process *cluster_node(struct cluster *cluster, const char *name, const char *pool_size);
 
@@ -57,6 +65,12 @@ void process_kill(struct process *process);
 
 /** SIGTERM; the exit status, or -1 when it did not end within 60 s or by itself. */
 int process_stop(struct process *process);
+
+/** Waits up to @p ms for the end by itself: exit status, 128 + n for a signal, -1: it goes on. */
+int process_wait(struct process *process, int ms);
+
+/** True once @p text is in the process's log; waits up to 5 s for it. */
+bool process_says(const struct process *process, const char *text);
 
 /** True when @p text is in the process's log. */
 bool process_logged(const struct process *process, const char *text);
