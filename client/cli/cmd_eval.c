@@ -123,14 +123,23 @@ struct inputs {
 	char problem[512]; /* when it is one of this command's own */
 };
 
+static qmla_status_t read_input(const char *path, struct qmw_text *text, struct inputs *in)
+{
+	qmla_status_t status = qmw_text_read(text, PROGRAM, path, FILE_LIMIT);
+
+	if (status != QMLA_OK)
+		snprintf(in->problem, sizeof(in->problem), "%s cannot be read", path);
+	return status;
+}
+
 static qmla_status_t read_inputs(const struct flags *f, struct inputs *in)
 {
 	qmla_status_t status = QMLA_OK;
 
 	if (f->text)
-		status = qmw_text_read(&in->text, PROGRAM, f->text, FILE_LIMIT);
+		status = read_input(f->text, &in->text, in);
 	if (status == QMLA_OK && f->recall)
-		status = qmw_text_read(&in->lines, PROGRAM, f->recall, FILE_LIMIT);
+		status = read_input(f->recall, &in->lines, in);
 	if (status == QMLA_OK && f->text && f->positions == 0 && in->text.bytes < f->length) {
 		snprintf(in->problem, sizeof(in->problem),
 			 "%s has %zu bytes, less than one sequence of --length %" PRIu64
