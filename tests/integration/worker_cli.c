@@ -172,7 +172,7 @@ static void test_eval_of_a_short_text(void **state)
 	output = qmla("eval --model " MODEL " --text /no/such/text --json");
 	expect(output, 1, "No such file");
 	expect_object(output, "/no/such/text", "not_found");
-	output = qmla("eval --model /no/such/model --text %s --json", path);
+	output = qmla("eval --model /no/such/model --text %s --length 20 --json", path);
 	expect(output, 1, "/no/such/model");
 	expect_object(output, "", "not_found");
 }
