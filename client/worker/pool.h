@@ -7,7 +7,9 @@
  *
  * A request is admitted with a grant over every slot that it may ever need, so
  * it never waits for memory half way: there is no preemption and no deadlock.
- * Requests that wait for room are served in the order of their arrival.
+ * Requests that wait for room are served strictly in the order of their arrival: one
+ * that fits does not overtake a larger one that does not yet, which would starve under
+ * load. What that costs the ones behind it is bounded by their own deadlines.
  *
  * Threads: any, all functions. Only qmw_pool_admit blocks.
  */
