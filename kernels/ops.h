@@ -195,7 +195,10 @@ struct qmk_ops {
 	 * Must come before attend. Does nothing on the CPU table.
 	 */
 	qmla_status_t (*plan)(const struct qmk_attend_args *args);
-	/** QMLA_ERR_INVALID_ARGUMENT also when the workspace is too small. */
+	/**
+	 * QMLA_ERR_INVALID_ARGUMENT also when the workspace is too small. On the CUDA table
+	 * queries, output, pool, workspace and BF16 rows are 16-byte aligned.
+	 */
 	qmla_status_t (*attend)(const struct qmk_attend_args *args);
 	/** Merges partial results by their log-sum-exp. QMLA_ERR_INVALID_ARGUMENT as pack. */
 	qmla_status_t (*merge)(const struct qmk_merge_args *args);

@@ -168,6 +168,11 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
 	    !args->query_content || !args->query_rope || !args->output || !args->workspace ||
 	    args->layer >= args->layout->layers)
 		return QMLA_ERR_INVALID_ARGUMENT;
+	/* Rows are read and written 16 bytes at a time. */
+	if (((uintptr_t)args->query_content | (uintptr_t)args->query_rope |
+	     (uintptr_t)args->output | (uintptr_t)args->pool.base | (uintptr_t)args->workspace) %
+	    16)
+		return QMLA_ERR_INVALID_ARGUMENT;
 	status = qmk_plan_shape_of(args, &p.shape);
 	if (status != QMLA_OK)
 		return status;

@@ -38,7 +38,7 @@ static __device__ __forceinline__ void accumulate(uint32_t page, uint64_t prob, 
 						  float (&out)[8][K::N / 2])
 {
 	using C = typename K::codes;
-	constexpr int TILES = K::N == 16 ? 4 : 2; /* of a batch */
+	constexpr int TILES = 4;                  /* of a batch */
 	constexpr int LOAD = 2 * C::FIELDS;       /* tiles of a matrix load */
 	constexpr int LOADS = C::WARP_CHUNKS / 2; /* of 16 tokens */
 	const uint32_t row =
@@ -258,32 +258,33 @@ static __device__ __forceinline__ void join_groups(uint32_t base, const place &a
 			continue;
 		group_sync(barrier, 256); /* the group before is done with the buffer */
 		/* First the sums of each column, in the buffer's first N / 4 float4. */
+		if (sender) {
 #pragma unroll
-		for (int j = 0; j < K::N / 4; j++) {
-			const uint32_t to = slot + j * 2048;
-			float total, offset, peak, joined;
-
-			if (sender) {
-				asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%3};" ::"r"(to),
+			for (int j = 0; j < K::N / 4; j++)
+				asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%3};" ::"r"(
+						     slot + j * 2048),
 					     "f"(run.total[j]), "f"(run.offset[j]), "f"(run.peak[j])
 					     : "memory");
-				continue;
-			}
-			if (j == 0)
-				group_sync(barrier, 256);
-			asm volatile("{\n.reg .f32 t;\nld.shared.v4.f32 {%0,%1,%2,t}, [%3];\n}\n"
-				     : "=f"(total), "=f"(offset), "=f"(peak)
-				     : "r"(to)
-				     : "memory");
-			joined = fmaxf(run.peak[j], peak);
-			mine[j] = exp2_fast(run.peak[j] - joined);
-			theirs[j] = exp2_fast(peak - joined);
-			run.peak[j] = joined;
-			run.total[j] = run.total[j] * mine[j] + total * theirs[j];
-			run.offset[j] = run.offset[j] * mine[j] + offset * theirs[j];
 		}
-		if (sender)
-			group_sync(barrier, 256);
+		group_sync(barrier, 256);
+		if (!sender) {
+#pragma unroll
+			for (int j = 0; j < K::N / 4; j++) {
+				float total, offset, peak, joined;
+
+				asm volatile(
+					"{\n.reg .f32 t;\nld.shared.v4.f32 {%0,%1,%2,t}, [%3];\n}\n"
+					: "=f"(total), "=f"(offset), "=f"(peak)
+					: "r"(slot + j * 2048)
+					: "memory");
+				joined = fmaxf(run.peak[j], peak);
+				mine[j] = exp2_fast(run.peak[j] - joined);
+				theirs[j] = exp2_fast(peak - joined);
+				run.peak[j] = joined;
+				run.total[j] = run.total[j] * mine[j] + total * theirs[j];
+				run.offset[j] = run.offset[j] * mine[j] + offset * theirs[j];
+			}
+		}
 		group_sync(barrier, 256);
 #pragma unroll
 		for (int round = 0; round < ROUNDS; round++) {
