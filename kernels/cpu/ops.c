@@ -23,6 +23,13 @@ static size_t attend_workspace(const struct qmk_attend_args *args)
 	return qmk_cpu_best()->ops.attend_workspace(args);
 }
 
+/* A caller's thread walks its sequences by itself: there is nothing to spread. */
+static qmla_status_t plan(const struct qmk_attend_args *args)
+{
+	(void)args;
+	return QMLA_OK;
+}
+
 static qmla_status_t attend(const struct qmk_attend_args *args)
 {
 	return qmk_cpu_best()->ops.attend(args);
@@ -49,6 +56,7 @@ const struct qmk_ops qmk_cpu_ops = {
 	.pack = pack,
 	.unpack = unpack,
 	.attend_workspace = attend_workspace,
+	.plan = plan,
 	.attend = attend,
 	.merge = merge,
 	.checksum = checksum,
