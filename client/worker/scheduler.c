@@ -84,11 +84,19 @@ static void reap_queue(struct qmw_scheduler *s)
 	}
 }
 
-static void running_remove(struct qmw_scheduler *s, uint32_t index)
+/* The figures are right before the caller hears of the end. */
+static void finish_running(struct qmw_scheduler *s, uint32_t index, enum qmw_finish finish,
+			   qmla_status_t status)
 {
+	struct qmw_request *request = s->running[index];
+
 	memmove(&s->running[index], &s->running[index + 1],
-		(s->running_count - index - 1) * sizeof(*s->running));
+		(s->running_count - index - 1) * sizeof(struct qmw_request *));
 	s->running_count--;
+	pthread_mutex_lock(&s->mutex);
+	s->stats.active = s->running_count;
+	pthread_mutex_unlock(&s->mutex);
+	qmw_request_finish(request, finish, status);
 }
 
 static void reap_running(struct qmw_scheduler *s)
@@ -97,14 +105,10 @@ static void reap_running(struct qmw_scheduler *s)
 	qmla_status_t status;
 
 	for (uint32_t i = 0; i < s->running_count;) {
-		struct qmw_request *request = s->running[i];
-
-		if (request_overdue(request, &finish, &status)) {
-			running_remove(s, i);
-			qmw_request_finish(request, finish, status);
-		} else {
+		if (request_overdue(s->running[i], &finish, &status))
+			finish_running(s, i, finish, status);
+		else
 			i++;
-		}
 	}
 }
 
@@ -114,7 +118,6 @@ static bool collect(struct qmw_scheduler *s)
 	bool go_on;
 
 	pthread_mutex_lock(&s->mutex);
-	s->stats.active = s->running_count;
 	while (!s->queue && s->running_count == 0 && !s->stopping)
 		pthread_cond_wait(&s->wake, &s->mutex);
 	go_on = !s->stopping;
@@ -148,13 +151,10 @@ static void run_step(struct qmw_scheduler *s)
 	qmw_step_run(s->step, s->running, s->running_count, &result);
 	count_step(s, &result);
 	for (uint32_t i = s->running_count; i-- > 0;) {
-		struct qmw_request *request = s->running[i];
 		const struct qmw_step_outcome *outcome = &result.outcomes[i];
 
-		if (outcome->finish == QMW_FINISH_NONE)
-			continue;
-		running_remove(s, i);
-		qmw_request_finish(request, outcome->finish, outcome->status);
+		if (outcome->finish != QMW_FINISH_NONE)
+			finish_running(s, i, outcome->finish, outcome->status);
 	}
 }
 
@@ -168,11 +168,8 @@ static void *model_thread(void *argument)
 		if (s->running_count > 0)
 			run_step(s);
 	}
-	while (s->running_count > 0) {
-		struct qmw_request *request = s->running[--s->running_count];
-
-		qmw_request_finish(request, QMW_FINISH_CANCELLED, QMLA_ERR_CANCELLED);
-	}
+	while (s->running_count > 0)
+		finish_running(s, s->running_count - 1, QMW_FINISH_CANCELLED, QMLA_ERR_CANCELLED);
 	return NULL;
 }
 
