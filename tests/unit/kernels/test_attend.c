@@ -647,9 +647,23 @@ static void test_refusals(void **state)
 	problem_fini(&problem);
 }
 
+/* A caller goes through the table: no slot of it may be empty. */
+static void test_every_slot_of_the_table_is_filled(void **state)
+{
+	const struct qmk_ops *ops = &qmk_cpu_ops;
+	struct qmk_attend_args args = {0};
+
+	(void)state;
+	assert_string_equal(ops->name, "cpu");
+	assert_true(ops->pack_workspace && ops->pack && ops->unpack && ops->attend_workspace &&
+		    ops->plan && ops->attend && ops->merge && ops->checksum);
+	assert_int_equal(ops->plan(&args), QMLA_OK);
+}
+
 static int run_all(const char *variant)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_every_slot_of_the_table_is_filled),
 		cmocka_unit_test(test_matches_float64),
 		cmocka_unit_test(test_many_rows),
 		cmocka_unit_test(test_result_does_not_depend_on_batch_or_chunk),
