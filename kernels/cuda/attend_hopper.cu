@@ -62,13 +62,6 @@ template <class K> static __device__ void produce(const attend_params &p, uint32
 	}
 }
 
-static __device__ __forceinline__ void store_shared4(uint32_t address, const uint32_t (&v)[4])
-{
-	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
-		     "r"(v[2]), "r"(v[3])
-		     : "memory");
-}
-
 /*
  * q . R(64 P + i) k = (R(-64 P) q) . (R(i) k): the query is turned once a page, so that
  * keys need in-page constants only. A task is 16 bytes of x and of y of one row; a thread

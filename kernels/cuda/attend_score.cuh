@@ -34,6 +34,13 @@ static __device__ __forceinline__ uint4 load_shared4(uint32_t address)
 	return v;
 }
 
+static __device__ __forceinline__ void store_shared4(uint32_t address, const uint32_t (&v)[4])
+{
+	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
+		     "r"(v[2]), "r"(v[3])
+		     : "memory");
+}
+
 static __device__ __forceinline__ uint32_t load_shared_half(uint32_t address)
 {
 	uint32_t bits;
