@@ -272,11 +272,11 @@ static void disturb_prefill(int number, uint32_t seed)
 	Qmla__V1__WorkerStatsResponse stats = {0};
 	pthread_t thread;
 
-	prompt_make(&prompt, 2000, seed);
+	prompt_make(&prompt, 1300, seed);
 	one.ask = ask_for(decode, &prompt, 8);
 	plain_answer(one.ask, &plain);
 	pthread_create(&thread, NULL, ask_once, &one);
-	while (stats.tokens_prefilled < 256 && ask_stats(prefill->address, &stats) == QMLA_OK)
+	while (stats.tokens_prefilled < 192 && ask_stats(prefill->address, &stats) == QMLA_OK)
 		continue;
 	process_signal(prefill, number);
 	pthread_join(thread, NULL);
