@@ -99,29 +99,25 @@ class PackedFiles(unittest.TestCase):
         return tensors.read_file(os.path.join(HERE, "mla-s-packed", name + ".safetensors"))
 
     def test_shapes(self):
-        tokens = self.golden("bf16")["tokens"]
-        self.assertEqual(tokens.tobytes(), read_bytes(os.path.join(HERE, "..", "data", "prompts", "golden.txt"))[:512])
+        text = read_bytes(os.path.join(HERE, "..", "data", "prompts", "golden.txt"))[:512]
         for form, page in (("c4r4", 18688), ("c2r4", 10496)):
             packed = self.golden(form)
+            self.assertEqual(packed["tokens"].tobytes(), text)
             self.assertEqual(packed["pages"].shape, (7, 3, page))
-            self.assertEqual(packed["log_probabilities"].shape, (512, 256))
             self.assertEqual(packed["last_log_probabilities"].shape, (64, 256))
+            self.assertEqual(packed["cost"].shape, (2, 2))
 
     def test_log_probabilities(self):
-        """They sum to one, and those of the last block are the same ones, unrounded."""
+        """They sum to one."""
         for form in ("c4r4", "c2r4"):
-            packed = self.golden(form)
-            total = np.exp(packed["log_probabilities"].astype(float)).sum(1)
-            self.assertLess(np.abs(total - 1).max(), 1e-2)
-            last = packed["last_log_probabilities"].astype(float)
+            last = self.golden(form)["last_log_probabilities"].astype(float)
             self.assertLess(np.abs(np.exp(last).sum(1) - 1).max(), 1e-5)
-            self.assertTrue(np.allclose(packed["log_probabilities"][448:], last, rtol=1e-3, atol=1e-3))
 
-    def test_first_block_is_not_packed(self):
-        """The first block's tokens have read nothing packed: the packed width does not matter there."""
-        four, two = (self.golden(form)["log_probabilities"] for form in ("c4r4", "c2r4"))
-        self.assertTrue(np.array_equal(four[:64], two[:64]))
-        self.assertFalse(np.array_equal(four[64:], two[64:]))
+    def test_two_bits_cost_more(self):
+        """More divergence, fewer equal bytes; both small, neither none: the cache was packed."""
+        four, two = (self.golden(form)["cost"] for form in ("c4r4", "c2r4"))
+        self.assertTrue((two[:, 0] > four[:, 0]).all() and (four[:, 0] > 1e-5).all())
+        self.assertTrue((two[:, 1] <= four[:, 1]).all() and (two[:, 1] > 0.95).all())
 
 
 class Rounding(unittest.TestCase):
