@@ -203,6 +203,7 @@ static qmla_status_t await_load(struct process *process)
 		if (signal == QMW_SIGNAL_END) {
 			qmc_info(COMPONENT, "ended while loading the model");
 			qmc_port_file_remove(process->port_file);
+			pthread_detach(process->loader); /* nobody waits for it */
 			_exit(0);
 		}
 	}
