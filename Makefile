@@ -2,7 +2,7 @@
 PRESET ?= release
 BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
-CTEST  := ctest --test-dir $(BUILD) --output-on-failure -j$(JOBS)
+CTEST  := ctest --test-dir $(BUILD) --output-on-failure -j$(JOBS) $(CTEST_FLAGS)
 
 .DEFAULT_GOAL := build
 .PHONY: help packages build demo test test-slow bench lint asan tsan fuzz format install clean
