@@ -122,3 +122,21 @@ void qms_pool_messages_fill(struct qms_service *service, struct qms_pool_message
 		messages->pointers[i] = pool;
 	}
 }
+
+qmla_status_t qms_request_codes(struct qms_service *service, struct qmp_call *call,
+				uint64_t incarnation, const char *what, size_t count,
+				Qmla__V1__Code **codes)
+{
+	qmla_status_t status = qms_request_incarnation(service, call, incarnation);
+	Qmla__V1__Code *room;
+
+	if (status == QMLA_OK)
+		status = qms_request_count(service, call, what, count);
+	if (status != QMLA_OK)
+		return status;
+	room = calloc(count, sizeof(*room));
+	if (!room)
+		return qms_refuse(call, QMLA_ERR_NO_MEMORY, "the node is out of memory");
+	*codes = room;
+	return QMLA_OK;
+}

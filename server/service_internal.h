@@ -74,6 +74,14 @@ qmla_status_t qms_request_keys(struct qms_service *service, struct qmp_call *cal
 /** For lists of other things: 1 … the node's batch. */
 qmla_status_t qms_request_count(struct qms_service *service, struct qmp_call *call,
 				const char *field, size_t count);
+
+/**
+ * Checks the incarnation and the number of @p what in a request, and makes room for a code
+ * each, which the caller frees. Anything but QMLA_OK: the call was answered.
+ */
+qmla_status_t qms_request_codes(struct qms_service *service, struct qmp_call *call,
+				uint64_t incarnation, const char *what, size_t count,
+				Qmla__V1__Code **codes);
 qmla_status_t qms_request_incarnation(struct qms_service *service, struct qmp_call *call,
 				      uint64_t incarnation);
 

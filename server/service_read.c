@@ -127,14 +127,10 @@ qmla_status_t qms_serve_renew(struct qms_service *service, struct qmp_call *call
 	Qmla__V1__Code *codes;
 	qmla_status_t status;
 
-	status = qms_request_incarnation(service, call, request->incarnation);
-	if (status == QMLA_OK)
-		status = qms_request_count(service, call, "leases", request->n_leases);
+	status = qms_request_codes(service, call, request->incarnation, "leases", request->n_leases,
+				   &codes);
 	if (status != QMLA_OK)
 		return status;
-	codes = calloc(request->n_leases, sizeof(*codes));
-	if (!codes)
-		return qms_refuse(call, QMLA_ERR_NO_MEMORY, "the node is out of memory");
 	for (size_t i = 0; i < request->n_leases; i++) {
 		int64_t granted = 0;
 
@@ -159,14 +155,10 @@ qmla_status_t qms_serve_release(struct qms_service *service, struct qmp_call *ca
 	Qmla__V1__Code *codes;
 	qmla_status_t status;
 
-	status = qms_request_incarnation(service, call, request->incarnation);
-	if (status == QMLA_OK)
-		status = qms_request_count(service, call, "leases", request->n_leases);
+	status = qms_request_codes(service, call, request->incarnation, "leases", request->n_leases,
+				   &codes);
 	if (status != QMLA_OK)
 		return status;
-	codes = calloc(request->n_leases, sizeof(*codes));
-	if (!codes)
-		return qms_refuse(call, QMLA_ERR_NO_MEMORY, "the node is out of memory");
 	for (size_t i = 0; i < request->n_leases; i++)
 		codes[i] =
 			qmp_code_from_status(qms_store_release(service->store, request->leases[i]));

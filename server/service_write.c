@@ -117,14 +117,10 @@ qmla_status_t qms_serve_commit(struct qms_service *service, struct qmp_call *cal
 	Qmla__V1__Code *codes;
 	qmla_status_t status;
 
-	status = qms_request_incarnation(service, call, request->incarnation);
-	if (status == QMLA_OK)
-		status = qms_request_count(service, call, "items", request->n_items);
+	status = qms_request_codes(service, call, request->incarnation, "items", request->n_items,
+				   &codes);
 	if (status != QMLA_OK)
 		return status;
-	codes = calloc(request->n_items, sizeof(*codes));
-	if (!codes)
-		return qms_refuse(call, QMLA_ERR_NO_MEMORY, "the node is out of memory");
 	for (size_t i = 0; i < request->n_items; i++)
 		codes[i] = qmp_code_from_status(qms_store_commit(
 			service->store, request->items[i]->ticket, request->items[i]->digest));
@@ -143,14 +139,10 @@ qmla_status_t qms_serve_abort(struct qms_service *service, struct qmp_call *call
 	Qmla__V1__Code *codes;
 	qmla_status_t status;
 
-	status = qms_request_incarnation(service, call, request->incarnation);
-	if (status == QMLA_OK)
-		status = qms_request_count(service, call, "tickets", request->n_tickets);
+	status = qms_request_codes(service, call, request->incarnation, "tickets",
+				   request->n_tickets, &codes);
 	if (status != QMLA_OK)
 		return status;
-	codes = calloc(request->n_tickets, sizeof(*codes));
-	if (!codes)
-		return qms_refuse(call, QMLA_ERR_NO_MEMORY, "the node is out of memory");
 	for (size_t i = 0; i < request->n_tickets; i++)
 		codes[i] =
 			qmp_code_from_status(qms_store_abort(service->store, request->tickets[i]));
