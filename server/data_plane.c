@@ -192,14 +192,44 @@ static qmla_status_t open_shm(struct qms_data_plane *plane,
 		return QMLA_OK;
 	if (!config->shm_dir) {
 		if (!default_directory(path)) {
-			qmc_info("node", "no directory for the shm socket: tcp only");
+			qmc_info("node", "no directory for the shm socket: no shm");
 			return QMLA_OK;
 		}
 		server.listen = path;
 	}
 	status = open_lane(plane, "shm", &server);
 	if (status != QMLA_OK && !config->shm_dir) {
-		qmc_info("node", "shm is not to be had in %s (%s): tcp only", path,
+		qmc_info("node", "shm is not to be had in %s (%s)", path, qmla_status_text(status));
+		return QMLA_OK;
+	}
+	return status;
+}
+
+static qmla_status_t open_verbs(struct qms_data_plane *plane,
+				const struct qms_data_plane_config *config)
+{
+	const struct qmt_transport_ops *ops = qmt_transport_find("verbs");
+	struct qmt_server_config server = {
+		.devices = config->rdma_devices,
+		.threads = config->threads,
+		.max_peers = config->max_peers,
+		.idle_timeout_ns = config->idle_timeout_ns,
+	};
+	qmla_status_t status;
+
+	if (config->rdma_devices && strcmp(config->rdma_devices, "none") == 0)
+		return QMLA_OK;
+	if (!ops || !ops->usable()) {
+		if (!config->rdma_devices)
+			return QMLA_OK;
+		qmc_error("node", "--rdma-devices %s: %s", config->rdma_devices,
+			  ops ? "no usable RDMA device, or libibverbs.so.1 is not installed"
+			      : "this build has no verbs transport");
+		return QMLA_ERR_UNSUPPORTED;
+	}
+	status = open_lane(plane, "verbs", &server);
+	if (status != QMLA_OK && !config->rdma_devices) {
+		qmc_warn("node", "verbs is not to be had (%s): going without",
 			 qmla_status_text(status));
 		return QMLA_OK;
 	}
@@ -216,7 +246,9 @@ qmla_status_t qms_data_plane_create(const struct qms_data_plane_config *config,
 		return QMLA_ERR_NO_MEMORY;
 	made->store = store;
 	read_host_id(made->host_id);
-	status = open_shm(made, config);
+	status = open_verbs(made, config);
+	if (status == QMLA_OK)
+		status = open_shm(made, config);
 	if (status == QMLA_OK)
 		status = open_tcp(made, config);
 	if (status != QMLA_OK) {
@@ -291,6 +323,42 @@ qmla_status_t qms_data_plane_choose(const struct qms_data_plane *plane, char *co
 	path->address = lane->address;
 	path->handle = lane->handles[region];
 	return QMLA_OK;
+}
+
+qmla_status_t qms_data_plane_answer(const struct qms_data_plane *plane, const char *name,
+				    uint32_t region, const struct qmt_offer *offer,
+				    struct qmt_offer *answer)
+{
+	for (size_t i = 0; i < plane->count; i++) {
+		const struct lane *lane = &plane->lanes[i];
+
+		if (strcmp(lane->ops->name, name) == 0 && lane->ops->server_answer)
+			return lane->ops->server_answer(lane->server, region, offer, answer);
+	}
+	return QMLA_ERR_UNSUPPORTED;
+}
+
+bool qms_data_plane_describe(const struct qms_data_plane *plane, size_t index,
+			     char text[QMT_DESCRIPTION_MAX])
+{
+	const struct lane *lane = &plane->lanes[index];
+
+	if (!lane->ops->server_describe)
+		return false;
+	lane->ops->server_describe(lane->server, text);
+	return true;
+}
+
+void qms_data_plane_revoke(void *user, uint32_t region)
+{
+	struct qms_data_plane *plane = user;
+
+	for (size_t i = 0; plane && i < plane->count; i++) {
+		const struct lane *lane = &plane->lanes[i];
+
+		if (lane->ops->server_revoke)
+			lane->ops->server_revoke(lane->server, region);
+	}
 }
 
 void qms_data_plane_fence(void *user, const struct qms_capability *capability)

@@ -2,8 +2,8 @@
 /**
  * @file
  * The node's side of the transports: tcp always, shm where a directory for its
- * socket can be had. Registers the store's arenas and lets the store decide on
- * every access.
+ * socket can be had, verbs where there is an RDMA device. Registers the store's
+ * arenas and lets the store decide on every access (over verbs: on every write).
  */
 #ifndef QMS_DATA_PLANE_H
 #define QMS_DATA_PLANE_H
@@ -22,6 +22,7 @@ struct qms_data_plane_config {
 	const char *shm_dir;   /**< NULL: the first usable default; "none": no shm */
 	uint32_t threads, max_peers;
 	int64_t idle_timeout_ns;
+	const char *rdma_devices; /**< NULL: chosen; "none": no verbs; "name[:port[:gid]],…" */
 };
 
 struct qms_data_plane_path {
@@ -32,8 +33,8 @@ struct qms_data_plane_path {
 
 /**
  * Starts the transports over @p store's arenas (borrowed). QMLA_ERR_BUSY: the tcp
- * address is in use. A shm directory that was asked for and cannot be used is an
- * error; a default one only a message.
+ * address is in use. A shm directory or RDMA device that was asked for and cannot be
+ * used is an error; a default one only a message.
  */
 qmla_status_t qms_data_plane_create(const struct qms_data_plane_config *config,
 				    struct qms_store *store, struct qms_data_plane **plane);
@@ -59,6 +60,21 @@ void qms_data_plane_stats(const struct qms_data_plane *plane, size_t index,
 qmla_status_t qms_data_plane_choose(const struct qms_data_plane *plane, char *const *wishes,
 				    size_t count, const char *host_id, uint32_t region,
 				    struct qms_data_plane_path *path);
+
+/**
+ * The named transport's answer to a client's offer for @p region; the statuses
+ * of server_answer. QMLA_ERR_UNSUPPORTED also: it takes no offers.
+ */
+qmla_status_t qms_data_plane_answer(const struct qms_data_plane *plane, const char *name,
+				    uint32_t region, const struct qmt_offer *offer,
+				    struct qmt_offer *answer);
+
+/** One line about the @p index-th transport's devices and memory; false: nothing to say. */
+bool qms_data_plane_describe(const struct qms_data_plane *plane, size_t index,
+			     char text[QMT_DESCRIPTION_MAX]);
+
+/** Store callback: @p region changes its owner; whoever could read it on its own is cut off. */
+void qms_data_plane_revoke(void *plane, uint32_t region);
 
 /** Store callback: fences every transport. May block until a server thread notices. */
 void qms_data_plane_fence(void *plane, const struct qms_capability *capability);

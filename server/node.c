@@ -208,10 +208,19 @@ static bool drain(struct node *node)
 
 static void announce(const struct node *node)
 {
+	const struct qms_data_plane *data = qms_service_data(node->service);
+	const char *name;
+	char others[64] = "";
+
+	for (size_t i = 0; (name = qms_data_plane_name(data, i)) != NULL; i++) {
+		size_t used = strlen(others);
+
+		if (strcmp(name, "tcp") != 0)
+			snprintf(others + used, sizeof(others) - used, " and %s", name);
+	}
 	qmc_info("node", "%s %s serves: grpc %s (port %u), data port %u%s, %.2f GiB in %llu pools",
 		 qms_service_node_id(node->service), QMS_VERSION, node->options->listen,
-		 qms_service_port(node->service), qms_service_data_port(node->service),
-		 qms_data_plane_name(qms_service_data(node->service), 1) ? " and shm" : "",
+		 qms_service_port(node->service), qms_service_data_port(node->service), others,
 		 (double)node->options->pool_size / 0x1p30,
 		 (unsigned long long)node->options->max_identities);
 }

@@ -54,6 +54,9 @@ static size_t fill_table(struct qms_node_options *o, struct qmc_option table[OPT
 		TEXT("shm-dir", shm_dir, "DIR",
 		     "directory of the shared-memory socket, or 'none' [a private one under "
 		     "$XDG_RUNTIME_DIR, /run, $TMPDIR or /tmp]"),
+		TEXT("rdma-devices", rdma_devices, "LIST",
+		     "RDMA devices to serve through, 'name[:port[:gid]],…', or 'none' [those that "
+		     "are up, best first]"),
 		TEXT("http-listen", http_listen, "HOST:PORT",
 		     "/healthz, /readyz and /metrics, or 'none' [the host of --listen, port 7602]"),
 		TEXT("port-file", port_file, "FILE",
@@ -322,7 +325,7 @@ void qms_node_options_service(const struct qms_node_options *o, struct qmp_tls *
 		.max_batch_keys = (uint32_t)o->max_batch_keys,
 		.heartbeat_ns = o->heartbeat,
 		.data = {o->data_listen, o->advertise, o->shm_dir, (uint32_t)o->data_threads,
-			 (uint32_t)o->max_peers, o->idle_timeout},
+			 (uint32_t)o->max_peers, o->idle_timeout, o->rdma_devices},
 		.store =
 			{
 				.pool_bytes = o->pool_size,

@@ -7,7 +7,8 @@
 #include "server/service.h"
 
 struct qms_node_options {
-	char *config, *node_id, *listen, *data_listen, *advertise, *shm_dir, *http_listen;
+	char *config, *node_id, *listen, *data_listen, *advertise, *shm_dir, *rdma_devices,
+		*http_listen;
 	char *port_file, *log_level, *log_format, *tls_ca, *tls_certificate, *tls_key;
 	uint64_t pool_size, max_identities, max_batch_keys, rpc_threads, data_threads, max_peers;
 	uint64_t max_leases, max_leased_slots, max_leased_percent, max_tickets, max_pins;

@@ -52,6 +52,13 @@ static void fence(void *user, const struct qms_capability *capability)
 	qms_data_plane_fence(service->data, capability);
 }
 
+static void dropped(void *user, uint32_t region)
+{
+	struct qms_service *service = user;
+
+	qms_data_plane_revoke(service->data, region);
+}
+
 static void rearm(void *user)
 {
 	struct qms_service *service = user;
@@ -85,7 +92,11 @@ static qmla_status_t start_store(struct qms_service *service,
 
 	if (status != QMLA_OK)
 		return status;
-	store.callbacks = (struct qms_store_callbacks){service, qms_verify_block, fence, rearm};
+	store.callbacks = (struct qms_store_callbacks){.user = service,
+						       .verify = qms_verify_block,
+						       .fence = fence,
+						       .dropped = dropped,
+						       .rearm = rearm};
 	return qms_store_create(&store, &service->store);
 }
 

@@ -116,12 +116,43 @@ static qmla_status_t open_identity(struct qms_service *service, struct qmp_call 
 	}
 }
 
+/* Lets the client's endpoint in when it has made an offer; the pool must still be the identity's.
+ */
+static qmla_status_t answer_offer(struct qms_service *service, struct qmp_call *call,
+				  const Qmla__V1__ConnectRequest *request, const char *transport,
+				  uint32_t region, struct qmt_offer *answer)
+{
+	struct qms_pool_info again;
+	struct qmt_offer offer;
+	qmla_status_t status;
+
+	answer->length = 0;
+	if (request->offer.len == 0)
+		return QMLA_OK;
+	if (request->offer.len > sizeof(offer.bytes))
+		return qms_refuse(call, QMLA_ERR_TOO_LARGE, "offer: more than %zu bytes",
+				  sizeof(offer.bytes));
+	memcpy(offer.bytes, request->offer.data, request->offer.len);
+	offer.length = (uint32_t)request->offer.len;
+	status = qms_data_plane_answer(service->data, transport, region, &offer, answer);
+	if (status != QMLA_OK)
+		return qms_refuse(call, status, "%s cannot take the client's offer: %s", transport,
+				  qmla_status_text(status));
+	/* An answer that is not sent is of no use to anybody: its half-open connection ends. */
+	status = open_identity(service, call, request, &again);
+	if (status == QMLA_OK && again.region != region)
+		status = qms_refuse(call, QMLA_ERR_UNAVAILABLE,
+				    "the pool has just changed hands: connect again");
+	return status;
+}
+
 qmla_status_t qms_serve_connect(struct qms_service *service, struct qmp_call *call,
 				const ProtobufCMessage *message)
 {
 	const Qmla__V1__ConnectRequest *request = (const Qmla__V1__ConnectRequest *)message;
 	Qmla__V1__ConnectResponse response = QMLA__V1__CONNECT_RESPONSE__INIT;
 	struct qms_data_plane_path path;
+	struct qmt_offer answer;
 	struct qms_pool_info info;
 	qmla_status_t status = open_identity(service, call, request, &info);
 
@@ -133,13 +164,18 @@ qmla_status_t qms_serve_connect(struct qms_service *service, struct qmp_call *ca
 		return qms_refuse(
 			call, status,
 			"none of the client's transports reaches this node (shm needs the "
-			"same machine); tcp always does");
+			"same machine, verbs an RDMA device on both); tcp always does");
+	status = answer_offer(service, call, request, path.transport, info.region, &answer);
+	if (status != QMLA_OK)
+		return status;
 	response.incarnation = service->incarnation;
 	response.transport = text(path.transport);
 	response.address.data = path.address.bytes;
 	response.address.len = path.address.length;
 	response.region.data = path.handle.bytes;
 	response.region.len = path.handle.length;
+	response.answer.data = answer.bytes;
+	response.answer.len = answer.length;
 	response.slot_bytes = info.slot_bytes;
 	response.slots = info.slots;
 	response.max_batch_keys = service->max_batch_keys;
@@ -174,11 +210,14 @@ qmla_status_t qms_serve_stats(struct qms_service *service, struct qmp_call *call
 {
 	Qmla__V1__StatsResponse response = QMLA__V1__STATS_RESPONSE__INIT;
 	struct qms_pool_messages *pools = malloc(sizeof(*pools));
+	char lines[QMS_DATA_PLANE_MAX][QMT_DESCRIPTION_MAX];
+	char *data_paths[QMS_DATA_PLANE_MAX];
 
 	(void)request;
 	if (!pools)
 		return qms_refuse(call, QMLA_ERR_NO_MEMORY, "the node is out of memory");
 	qms_pool_messages_fill(service, pools);
+	response.data_paths = data_paths;
 	fill_store_stats(service, &response);
 	for (size_t i = 0; qms_data_plane_name(service->data, i); i++) {
 		struct qmt_server_stats lane;
@@ -187,6 +226,10 @@ qmla_status_t qms_serve_stats(struct qms_service *service, struct qmp_call *call
 		response.bytes_read += lane.bytes_read;
 		response.bytes_written += lane.bytes_written;
 		response.denied_accesses += lane.denied;
+		if (qms_data_plane_describe(service->data, i, lines[response.n_data_paths])) {
+			data_paths[response.n_data_paths] = lines[response.n_data_paths];
+			response.n_data_paths++;
+		}
 	}
 	response.incarnation = service->incarnation;
 	response.uptime_ms = uptime_ms(service);

@@ -2,7 +2,7 @@
 /**
  * @file
  * Moves bytes between registered regions of two processes. One table of
- * operations, several back ends: tcp, shm (later verbs, nccl).
+ * operations, several back ends: verbs, shm, tcp.
  *
  * Roles. The owner of memory (a cache node) creates a `server`, registers
  * regions with it and exports their handles; the other side (a worker) creates
@@ -26,8 +26,10 @@
 #include "common/clock.h"
 
 #define QMT_CAPABILITY_BYTES 16
-#define QMT_ADDRESS_MAX      512 /**< bytes of an exported server address */
-#define QMT_HANDLE_MAX       128 /**< bytes of an exported region handle */
+#define QMT_ADDRESS_MAX      512  /**< bytes of an exported server address */
+#define QMT_HANDLE_MAX       128  /**< bytes of an exported region handle */
+#define QMT_OFFER_MAX        4096 /**< bytes of an offer or an answer */
+#define QMT_DESCRIPTION_MAX  512  /**< of a server, terminator included */
 
 enum qmt_access { QMT_READ = 1, QMT_WRITE = 2 };
 
@@ -57,6 +59,7 @@ struct qmt_server_callbacks {
 struct qmt_server_config {
 	const char *listen;    /**< tcp: "host:port" (port 0: any); shm: directory of the socket */
 	const char *advertise; /**< tcp: host that peers shall use; NULL: the bound one */
+	const char *devices;   /**< verbs: "name[:port[:gid]],…"; NULL: chosen */
 	uint32_t threads;      /**< 0: default */
 	uint32_t max_peers;    /**< 0: default; further connections are refused */
 	int64_t idle_timeout_ns; /**< a peer that stalls inside a message this long is dropped; 0:
@@ -81,6 +84,12 @@ struct qmt_handle {
 
 struct qmt_server_address {
 	uint8_t bytes[QMT_ADDRESS_MAX];
+	uint32_t length;
+};
+
+/** What two sides tell each other over the control plane before they are connected. */
+struct qmt_offer {
+	uint8_t bytes[QMT_OFFER_MAX];
 	uint32_t length;
 };
 
@@ -115,6 +124,15 @@ struct qmt_server_stats {
 /** Contract of a back end; the qmt_* functions below call these after checking arguments. */
 struct qmt_transport_ops {
 	const char *name;
+	/**
+	 * Reads do not pass through the server: `authorize` is asked for writes only, a
+	 * fence stops no read, and the server learns of reads only what peers tell it.
+	 * Whoever reads must judge by the lease and by what it has read.
+	 */
+	bool one_sided;
+	/** NULL: always. False when this process can't use the back end here and now (no device).
+	 * Any thread; may take milliseconds. */
+	bool (*usable)(void);
 
 	/** Starts listening and serving. QMLA_ERR_BUSY: address in use. */
 	qmla_status_t (*server_create)(const struct qmt_server_config *config,
@@ -139,6 +157,36 @@ struct qmt_transport_ops {
 				      const uint8_t capability[QMT_CAPABILITY_BYTES]);
 	/** A snapshot of the counters. Any thread. */
 	void (*server_stats)(const struct qmt_server *server, struct qmt_server_stats *stats);
+	/**
+	 * NULL: nothing to do. Ends every connection that reaches @p region, at once: on
+	 * return none of them reads or writes it any more. For a region that changes its owner.
+	 * May be called with the owner's locks held; blocks for system calls only.
+	 */
+	void (*server_revoke)(struct qmt_server *server, uint64_t region);
+	/** NULL: nothing to say. One line about devices and memory, for an operator. */
+	void (*server_describe)(const struct qmt_server *server, char text[QMT_DESCRIPTION_MAX]);
+
+	/*
+	 * Connecting over the control plane, for back ends without a listener of their own:
+	 * these three, or endpoint_create; what is missing is NULL. The endpoint makes an
+	 * offer, the server answers it, the endpoint completes the connection.
+	 */
+
+	/** An endpoint that is not connected yet: only complete and destroy may follow. */
+	qmla_status_t (*endpoint_offer)(const struct qmt_server_address *address,
+					struct qmt_endpoint **endpoint, struct qmt_offer *offer);
+	/**
+	 * Makes this side ready for the endpoint to use @p region and tells how. The same
+	 * offer again gets the same answer. QMLA_ERR_RESOURCE_EXHAUSTED: max_peers;
+	 * QMLA_ERR_PERMISSION: not made from this server's address;
+	 * QMLA_ERR_PEER_RESTARTED: from that of another life; QMLA_ERR_UNSUPPORTED: nothing in
+	 * common; QMLA_ERR_FORMAT; QMLA_ERR_NOT_FOUND: no such region. Any thread.
+	 */
+	qmla_status_t (*server_answer)(struct qmt_server *server, uint64_t region,
+				       const struct qmt_offer *offer, struct qmt_offer *answer);
+	/** Finishes within @p deadline; bytes have gone both ways on return. Blocks. */
+	qmla_status_t (*endpoint_complete)(struct qmt_endpoint *endpoint,
+					   const struct qmt_offer *answer, qmc_time_t deadline);
 
 	/** Connects within @p deadline. Blocks. */
 	qmla_status_t (*endpoint_create)(const struct qmt_server_address *address,
@@ -167,7 +215,7 @@ struct qmt_transport_ops {
 	bool (*endpoint_alive)(const struct qmt_endpoint *endpoint);
 };
 
-/** Finds a back end by name ("tcp", "shm"); NULL when there is none. */
+/** Finds a back end by name ("verbs", "shm", "tcp"); NULL when there is none in this build. */
 const struct qmt_transport_ops *qmt_transport_find(const char *name);
 
 /** The @p index-th back end in order of preference, NULL past the last. */

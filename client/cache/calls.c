@@ -2,6 +2,7 @@
 #include "client/cache/calls.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/log.h"
 #include "common/status.h"
@@ -75,7 +76,8 @@ static void offer_transports(const struct qml_node *node, struct connect_request
 		const struct qmt_transport_ops *forced =
 			settings->transport[0] ? qmt_transport_find(settings->transport) : ops;
 
-		if (ops == forced && !qml_node_ruled_out(node, ops))
+		if (ops == forced && !qml_node_ruled_out(node, ops) &&
+		    (!ops->usable || ops->usable()))
 			request->names[count++] = (char *)(uintptr_t)ops->name;
 	}
 	request->message.transports = request->names;
@@ -154,8 +156,9 @@ qmla_status_t qml_calls_link(struct qml_node *node, qmc_time_t deadline, struct 
 	struct qml_call call = {.node = node};
 
 	*link = qml_node_link(node);
-	if (*link)
+	if (*link && !qml_node_may_do_better(node, (*link)->ops))
 		return QMLA_OK;
+	qml_link_put(*link);
 	if (!qml_node_usable(node))
 		return qml_node_health(node);
 	connect_all(&call, &request, 1, deadline);
@@ -163,6 +166,74 @@ qmla_status_t qml_calls_link(struct qml_node *node, qmc_time_t deadline, struct 
 	if (*link)
 		return QMLA_OK;
 	return call.status != QMLA_OK ? call.status : QMLA_ERR_UNAVAILABLE;
+}
+
+static qmla_status_t take_answer(struct qml_link *link, const Qmla__V1__ConnectResponse *response,
+				 struct qmt_endpoint *endpoint, qmc_time_t deadline)
+{
+	struct qmt_offer answer;
+
+	if (response->incarnation != link->incarnation)
+		return QMLA_ERR_PEER_RESTARTED;
+	if (strcmp(response->transport, link->ops->name) != 0 || response->answer.len == 0 ||
+	    response->answer.len > sizeof(answer.bytes)) {
+		qmc_warn_limited("client", "the node's answer to an offer of %s is none",
+				 link->ops->name);
+		return QMLA_ERR_FORMAT;
+	}
+	memcpy(answer.bytes, response->answer.data, response->answer.len);
+	answer.length = (uint32_t)response->answer.len;
+	return link->ops->endpoint_complete(endpoint, &answer, deadline);
+}
+
+/* Shows the endpoint's offer to the node and completes the endpoint with the answer. */
+static qmla_status_t negotiate(struct qml_node *node, struct qml_link *link,
+			       struct qmt_endpoint *endpoint, struct qmt_offer *offer,
+			       qmc_time_t deadline)
+{
+	struct connect_request request;
+	struct qml_call call = {
+		.node = node,
+		.path = "/qmla.v1.Cache/Connect",
+		.request = &request.message.base,
+		.response_type = &qmla__v1__connect_response__descriptor,
+	};
+	qmla_status_t status;
+
+	fill_connect(node, &request);
+	request.names[0] = (char *)(uintptr_t)link->ops->name;
+	request.message.n_transports = 1;
+	request.message.offer.data = offer->bytes;
+	request.message.offer.len = offer->length;
+	qml_calls_run(&call, 1, deadline);
+	status = call.status;
+	if (status == QMLA_OK)
+		status = take_answer(link, (const Qmla__V1__ConnectResponse *)call.response,
+				     endpoint, deadline);
+	qml_calls_release(&call, 1);
+	return status;
+}
+
+qmla_status_t qml_calls_connection(struct qml_node *node, struct qml_link *link,
+				   qmc_time_t deadline, struct qml_connection *connection)
+{
+	struct qmt_endpoint *endpoint = NULL;
+	struct qmt_offer offer;
+	qmla_status_t status;
+
+	if (qml_link_take(link, connection))
+		return QMLA_OK;
+	if (!link->ops->endpoint_offer)
+		return qml_link_dial(link, deadline, connection);
+	status = link->ops->endpoint_offer(&link->address, &endpoint, &offer);
+	if (status != QMLA_OK)
+		return status;
+	status = negotiate(node, link, endpoint, &offer, deadline);
+	if (status != QMLA_OK) {
+		link->ops->endpoint_destroy(endpoint);
+		return status;
+	}
+	return qml_link_equip(link, endpoint, connection);
 }
 
 void qml_calls_point_keys(const qmla_key_t *keys, const size_t *indices, size_t count,

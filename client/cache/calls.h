@@ -39,6 +39,13 @@ void qml_calls_connect(struct qml_node *const *nodes, size_t count, qmc_time_t d
  */
 qmla_status_t qml_calls_link(struct qml_node *node, qmc_time_t deadline, struct qml_link **link);
 
+/**
+ * A connection of @p link: from its stock, or made within @p deadline, for some transports
+ * by another Connect. QMLA_ERR_PEER_RESTARTED: another life of the node answered. Blocks.
+ */
+qmla_status_t qml_calls_connection(struct qml_node *node, struct qml_link *link,
+				   qmc_time_t deadline, struct qml_connection *connection);
+
 /** Points @p binary[i] at keys[indices[i]], or keys[i] when @p indices is NULL. */
 void qml_calls_point_keys(const qmla_key_t *keys, const size_t *indices, size_t count,
 			  ProtobufCBinaryData *binary);

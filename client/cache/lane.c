@@ -67,7 +67,7 @@ static struct qml_piece *next_piece(struct qml_transfer *transfer)
 	return &transfer->pieces[at];
 }
 
-/* A link that can be connected to: shm that does not reach gives way to tcp. */
+/* A link that can be connected to: a transport that does not reach gives way to the next. */
 static qmla_status_t open_connection(struct lane *lane)
 {
 	struct qml_transfer *transfer = lane->transfer;
@@ -84,10 +84,14 @@ static qmla_status_t open_connection(struct lane *lane)
 			return status;
 		if (lane->link->incarnation != transfer->incarnation)
 			return QMLA_ERR_PEER_RESTARTED;
-		status = qml_link_take(lane->link, limit, &lane->connection);
-		if (status == QMLA_OK)
+		status = qml_calls_connection(transfer->node, lane->link, limit, &lane->connection);
+		if (status == QMLA_OK) {
+			qml_node_ruled_in(transfer->node, lane->link->ops);
 			return QMLA_OK;
+		}
 		lane->connection.endpoint = NULL;
+		if (status == QMLA_ERR_PEER_RESTARTED || !qml_node_usable(transfer->node))
+			return status;
 		if (!qml_node_rule_out(transfer->node, lane->link->ops))
 			break;
 	}
@@ -174,7 +178,9 @@ static qmla_status_t revive(struct lane *lane)
 	if (lane->connection.endpoint)
 		qml_link_drop(lane->link, &lane->connection);
 	/* An idle connection that the node had closed meanwhile is no sign of trouble. */
-	if (!stale && ++lane->breaks > 1) {
+	if (!stale && ++lane->breaks > 1 &&
+	    !(lane->link->ops->endpoint_offer &&
+	      qml_node_rule_out(lane->transfer->node, lane->link->ops))) {
 		qml_node_judge(lane->transfer->node, QMLA_ERR_UNAVAILABLE, 0);
 		return QMLA_ERR_UNAVAILABLE;
 	}

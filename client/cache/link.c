@@ -125,28 +125,39 @@ static bool still_good(struct qml_link *link, const struct qml_connection *conne
 	       connection->memory_version == qml_registry_version(link->settings->registry);
 }
 
-qmla_status_t qml_link_take(struct qml_link *link, qmc_time_t deadline,
-			    struct qml_connection *connection)
+bool qml_link_take(struct qml_link *link, struct qml_connection *connection)
 {
 	struct qml_connection made = {0};
-	qmla_status_t status;
 
 	while (take_idle(link, &made)) {
 		made.fresh = false;
 		if (still_good(link, &made)) {
 			*connection = made;
-			return QMLA_OK;
+			return true;
 		}
 		qml_link_drop(link, &made);
 	}
-	status = link->ops->endpoint_create(&link->address, deadline, &made.endpoint);
-	if (status != QMLA_OK)
-		return status;
-	made.fresh = true;
-	status = qml_registry_apply(link->settings->registry, link->ops, made.endpoint,
-				    &made.memory_version);
+	return false;
+}
+
+qmla_status_t qml_link_dial(struct qml_link *link, qmc_time_t deadline,
+			    struct qml_connection *connection)
+{
+	struct qmt_endpoint *endpoint = NULL;
+	qmla_status_t status = link->ops->endpoint_create(&link->address, deadline, &endpoint);
+
+	return status == QMLA_OK ? qml_link_equip(link, endpoint, connection) : status;
+}
+
+qmla_status_t qml_link_equip(struct qml_link *link, struct qmt_endpoint *endpoint,
+			     struct qml_connection *connection)
+{
+	struct qml_connection made = {.endpoint = endpoint, .fresh = true};
+	qmla_status_t status = qml_registry_apply(link->settings->registry, link->ops, endpoint,
+						  &made.memory_version);
+
 	if (status != QMLA_OK) {
-		link->ops->endpoint_destroy(made.endpoint);
+		link->ops->endpoint_destroy(endpoint);
 		return status;
 	}
 	*connection = made;

@@ -48,9 +48,19 @@ struct qml_connection {
 	bool fresh; /**< connected just now, not from the stock */
 };
 
-/** From the stock, or connected within @p deadline. Blocks. */
-qmla_status_t qml_link_take(struct qml_link *link, qmc_time_t deadline,
+/** One from the stock that still works; false when there is none. */
+bool qml_link_take(struct qml_link *link, struct qml_connection *connection);
+
+/**
+ * A new one, connected within @p deadline. Blocks. For a transport that connects over the
+ * control plane: qml_calls_connection.
+ */
+qmla_status_t qml_link_dial(struct qml_link *link, qmc_time_t deadline,
 			    struct qml_connection *connection);
+
+/** Makes a connection of @p endpoint, which is the link's from here on, also when this fails. */
+qmla_status_t qml_link_equip(struct qml_link *link, struct qmt_endpoint *endpoint,
+			     struct qml_connection *connection);
 
 /** Back to the stock while it lives, has nothing posted and there is room; else closed. */
 void qml_link_give(struct qml_link *link, struct qml_connection *connection);

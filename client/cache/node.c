@@ -11,6 +11,10 @@
 #define FAIR_TIME_NS (200 * QMC_NS_PER_MS)
 #define PATIENCE     3
 
+#define TRANSPORTS_MAX 8
+#define PAUSE_FIRST    QMC_NS_PER_S
+#define PAUSE_MAX      (120 * QMC_NS_PER_S)
+
 struct qml_node {
 	char name[sizeof(((struct qml_nodespec *)0)->name)];
 	double weight;
@@ -20,11 +24,13 @@ struct qml_node {
 	void *lost_user;
 	_Atomic int health;              /* qmla_status_t; relaxed: a hint, re-read on each use */
 	_Atomic qmc_time_t drains_until; /* relaxed: a hint */
-	const struct qmt_transport_ops *_Atomic ruled_out; /* points to constants: relaxed */
+	/* By preference of the transport; relaxed: hints. 0: not ruled out, NEVER: for good. */
+	_Atomic qmc_time_t ruled_out_until[TRANSPORTS_MAX];
 
 	pthread_mutex_t lock; /* what follows */
 	struct qml_link *link;
 	unsigned unanswered;
+	int64_t pause_ns[TRANSPORTS_MAX]; /* before the transport is tried again */
 };
 
 qmla_status_t qml_node_create(const struct qml_nodespec *spec, const struct qml_settings *settings,
@@ -190,27 +196,97 @@ void qml_node_forget(struct qml_node *node, uint64_t incarnation)
 	qml_link_put(dropped);
 }
 
+static size_t rank_of(const struct qmt_transport_ops *ops)
+{
+	size_t rank = 0;
+
+	while (rank < TRANSPORTS_MAX - 1 && qmt_transport_at(rank) && qmt_transport_at(rank) != ops)
+		rank++;
+	return rank;
+}
+
+static qmc_time_t out_until(const struct qml_node *node, size_t rank)
+{
+	return atomic_load_explicit(&node->ruled_out_until[rank], memory_order_relaxed);
+}
+
 bool qml_node_ruled_out(const struct qml_node *node, const struct qmt_transport_ops *ops)
 {
-	return atomic_load_explicit(&node->ruled_out, memory_order_relaxed) == ops;
+	qmc_time_t until = out_until(node, rank_of(ops));
+
+	return until != 0 && qmc_clock_now() < until;
+}
+
+/* When to try it again; each failure in a row doubles the pause. Under the lock. */
+static qmc_time_t pause_locked(struct qml_node *node, const struct qmt_transport_ops *ops,
+			       size_t rank)
+{
+	int64_t *pause = &node->pause_ns[rank];
+
+	if (!ops->endpoint_offer)
+		return QMC_TIME_NEVER; /* a path that isn't visible here does not become so */
+	*pause = *pause == 0 ? PAUSE_FIRST : 2 * *pause;
+	if (*pause > PAUSE_MAX)
+		*pause = PAUSE_MAX;
+	return qmc_clock_after(*pause);
 }
 
 bool qml_node_rule_out(struct qml_node *node, const struct qmt_transport_ops *ops)
 {
 	struct qml_link *dropped = NULL;
+	size_t rank = rank_of(ops);
+	bool first;
 
 	if (node->settings->transport[0] || ops == &qmt_tcp_ops)
 		return false;
-	if (!qml_node_ruled_out(node, ops))
-		qmc_warn("client", "node %s cannot be reached by %s from here; using tcp",
-			 node->name, ops->name);
-	atomic_store_explicit(&node->ruled_out, ops, memory_order_relaxed);
 	pthread_mutex_lock(&node->lock);
+	first = node->pause_ns[rank] == 0 && out_until(node, rank) == 0;
+	/* Several lanes fail together: that counts as one failure. */
+	if (!qml_node_ruled_out(node, ops))
+		atomic_store_explicit(&node->ruled_out_until[rank], pause_locked(node, ops, rank),
+				      memory_order_relaxed);
 	if (node->link && node->link->ops == ops) {
 		dropped = node->link;
 		node->link = NULL;
 	}
 	pthread_mutex_unlock(&node->lock);
+	if (first)
+		qmc_warn("client",
+			 "node %s cannot be reached by %s from here; using the next best%s",
+			 node->name, ops->name,
+			 ops->endpoint_offer ? ", and trying again later" : "");
 	qml_link_put(dropped);
 	return true;
+}
+
+void qml_node_ruled_in(struct qml_node *node, const struct qmt_transport_ops *ops)
+{
+	size_t rank = rank_of(ops);
+
+	if (out_until(node, rank) == 0)
+		return;
+	pthread_mutex_lock(&node->lock);
+	node->pause_ns[rank] = 0;
+	atomic_store_explicit(&node->ruled_out_until[rank], 0, memory_order_relaxed);
+	pthread_mutex_unlock(&node->lock);
+	qmc_info("client", "node %s is reached by %s again", node->name, ops->name);
+}
+
+bool qml_node_may_do_better(struct qml_node *node, const struct qmt_transport_ops *ops)
+{
+	const struct qmt_transport_ops *better;
+	qmc_time_t now = qmc_clock_now();
+
+	for (size_t rank = 0; (better = qmt_transport_at(rank)) != NULL && better != ops; rank++) {
+		qmc_time_t until = out_until(node, rank);
+
+		if (until == 0 || until == QMC_TIME_NEVER || now < until)
+			continue;
+		/* One caller asks; the others go on with what there is. */
+		if (atomic_compare_exchange_strong_explicit(&node->ruled_out_until[rank], &until,
+							    now, memory_order_relaxed,
+							    memory_order_relaxed))
+			return true;
+	}
+	return false;
 }

@@ -68,12 +68,20 @@ qmla_status_t qml_node_adopt(struct qml_node *node, const Qmla__V1__ConnectRespo
 void qml_node_forget(struct qml_node *node, uint64_t incarnation);
 
 /**
- * Gives up a transport that cannot be reached from here (shm across containers);
- * false when it was forced or is the last resort. Forgets the link.
+ * Gives up a transport that cannot be reached from here (shm across containers, verbs
+ * without a common fabric); false when it was forced or is the last resort. Forgets the
+ * link. What is brought up over the control plane is tried again after a while (1 s,
+ * doubling up to 2 min): a port may come back.
  */
 bool qml_node_rule_out(struct qml_node *node, const struct qmt_transport_ops *ops);
 
-/** True when qml_node_rule_out gave up this transport. */
+/** The transport works: the next failure of it is a first one. */
+void qml_node_ruled_in(struct qml_node *node, const struct qmt_transport_ops *ops);
+
+/** True, once, when a transport better than @p ops is due for another try. */
+bool qml_node_may_do_better(struct qml_node *node, const struct qmt_transport_ops *ops);
+
+/** True while qml_node_rule_out has given up this transport. */
 bool qml_node_ruled_out(const struct qml_node *node, const struct qmt_transport_ops *ops);
 
 #endif /* QML_NODE_H */

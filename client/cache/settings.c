@@ -46,11 +46,21 @@ static uint32_t count_processors(void)
 
 static qmla_status_t choose_transport(const char *name, char chosen[QML_TRANSPORT_NAME_MAX])
 {
+	const struct qmt_transport_ops *ops;
+
 	chosen[0] = '\0';
 	if (!name || strcmp(name, "auto") == 0)
 		return QMLA_OK;
-	if (strlen(name) >= QML_TRANSPORT_NAME_MAX || !qmt_transport_find(name)) {
-		qmc_error("client", "transport '%s' is not in this build; use auto, tcp or shm",
+	ops = qmt_transport_find(name);
+	if (strlen(name) >= QML_TRANSPORT_NAME_MAX || !ops) {
+		qmc_error("client",
+			  "transport '%s' is not in this build; use auto, verbs, shm or tcp", name);
+		return QMLA_ERR_UNSUPPORTED;
+	}
+	if (ops->usable && !ops->usable()) {
+		qmc_error("client",
+			  "transport '%s' cannot be used here: no RDMA device with an active port, "
+			  "or libibverbs.so.1 is not installed; use auto, shm or tcp",
 			  name);
 		return QMLA_ERR_UNSUPPORTED;
 	}

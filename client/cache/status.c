@@ -31,6 +31,8 @@ static void fill_figures(const Qmla__V1__StatsResponse *stats, qmla_node_status_
 	node->corrupt_reports = stats->corrupt_reports;
 	node->bytes_read = stats->bytes_read;
 	node->bytes_written = stats->bytes_written;
+	copy_text(node->data_path, sizeof(node->data_path),
+		  stats->n_data_paths ? stats->data_paths[0] : "");
 }
 
 static void fill_status(const struct qml_call *call, qmla_node_status_t *node)

@@ -265,7 +265,7 @@ int qmw_cmd_bench_ttft(int argc, char **argv)
 		{"format", 'f', QMC_OPTION_STRING, &f.format, "NAME", "packed cache, default c4r4",
 		 0, 0, false},
 		{"transport", 0, QMC_OPTION_STRING, &f.transport, "NAME",
-		 "auto (default), tcp, shm", 0, 0, false},
+		 "auto (default), verbs, shm, tcp", 0, 0, false},
 		{"threads", 0, QMC_OPTION_UNSIGNED, &f.threads, "N",
 		 "threads that compute, default: one a processor", 0, 64, false},
 	};

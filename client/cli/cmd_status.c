@@ -36,6 +36,7 @@ static void print_json(const qmla_node_status_t *node)
 		snprintf(incarnation, sizeof(incarnation), "%016" PRIx64, node->incarnation);
 		json_object_update(line, figures);
 		json_object_set_new(line, "incarnation", json_string(incarnation));
+		json_object_set_new(line, "data_path", json_string(node->data_path));
 		json_decref(figures);
 	}
 	json_dumpf(line, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
@@ -67,6 +68,8 @@ static void print_text(const qmla_node_status_t *node)
 	       node->leases, node->tickets, node->pins);
 	printf("  moved    %.1f MiB read, %.1f MiB written, %" PRIu64 " bad blocks reported\n",
 	       mebibytes(node->bytes_read), mebibytes(node->bytes_written), node->corrupt_reports);
+	if (node->data_path[0])
+		printf("  path     %s\n", node->data_path);
 }
 
 static int show_status(void *user, int count, char **operands)

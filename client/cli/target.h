@@ -117,7 +117,7 @@ struct qmw_target {
 		 false},                                                                           \
 	{                                                                                          \
 		"transport", 0, QMC_OPTION_STRING, &(t).transport, "NAME",                         \
-			"auto, tcp or shm; default auto", 0, 0, false                              \
+			"auto, verbs, shm or tcp; default auto", 0, 0, false                       \
 	}
 
 /** What a command needs to know of the cache. */

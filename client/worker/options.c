@@ -55,7 +55,7 @@ static void table_make(struct qmw_flags *f, struct qmc_option table[FLAG_COUNT])
 		{"namespace", 0, QMC_OPTION_STRING, &f->name_space, "TEXT",
 		 "salts the keys of requests that name no namespace", 0, 0, false},
 		{"transport", 0, QMC_OPTION_STRING, &f->transport, "NAME",
-		 "how blocks move: auto (default), tcp, shm", 0, 0, false},
+		 "how blocks move: auto (default), verbs, shm, tcp", 0, 0, false},
 		{"pool-size", 0, QMC_OPTION_BYTES, &f->pool_size, "SIZE",
 		 "memory for packed blocks, default 1GiB", 1, 0, false},
 		{"max-batch", 0, QMC_OPTION_UNSIGNED, &f->max_batch, "N",
@@ -128,9 +128,9 @@ static bool apply_log(const struct qmw_flags *f)
 static bool check_transport(const char *text)
 {
 	if (!text || strcmp(text, "auto") == 0 || strcmp(text, "tcp") == 0 ||
-	    strcmp(text, "shm") == 0)
+	    strcmp(text, "shm") == 0 || strcmp(text, "verbs") == 0)
 		return true;
-	fprintf(stderr, "qmla-worker: --transport: '%s' is none of auto, tcp, shm\n", text);
+	fprintf(stderr, "qmla-worker: --transport: '%s' is none of auto, verbs, shm, tcp\n", text);
 	return false;
 }
 

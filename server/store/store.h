@@ -53,6 +53,10 @@ struct qms_store_callbacks {
 	/** Returns when no write under @p capability can land any more. No lock is held; may block.
 	 * NULL: nothing to do. */
 	void (*fence)(void *user, const struct qms_capability *capability);
+	/** The arena @p region is about to go from one identity to another, with the store's lock
+	 * held: cut off whoever can read it without asking. Must not call the store. NULL: nobody
+	 * can. */
+	void (*dropped)(void *user, uint32_t region);
 	/** Something expires before the time given to qms_store_arm. Must not block or call the
 	 * store. NULL: nobody waits. */
 	void (*rearm)(void *user);

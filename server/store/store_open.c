@@ -81,6 +81,8 @@ static void drop(struct qms_store *store, uint32_t place)
 	name_identity(&partition->identity, name);
 	qmc_info("store", "identity %s was idle: its pool makes room for another one", name);
 	announce_gone(partition);
+	if (store->config.callbacks.dropped)
+		store->config.callbacks.dropped(store->config.callbacks.user, place);
 	qms_count(&store->counters.past_evictions,
 		  atomic_load_explicit(&partition->evictions, memory_order_relaxed));
 	qms_count(&store->counters.dropped_identities, 1);

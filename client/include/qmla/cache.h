@@ -91,7 +91,7 @@ typedef struct qmla_client_config {
 	const char *nodes;  /**< "host:port,b=[::1]:7000*2,…", at most 256 */
 	qmla_identity_t identity;
 	qmla_layout_t layout;
-	const char *transport;       /**< "auto" (NULL), "tcp", "shm" */
+	const char *transport;       /**< "auto" (NULL), "verbs", "shm", "tcp" */
 	uint32_t replicas;           /**< copies written, default 1 */
 	uint32_t connect_timeout_ms; /**< default 1000 */
 	uint32_t call_timeout_ms;    /**< of one control call, default 2000 */
@@ -194,6 +194,7 @@ typedef struct qmla_node_status {
 	uint64_t capacity_bytes, used_bytes, blocks, leases, tickets, pins;
 	uint64_t lookups, hits, commits, evictions, rejected_full, corrupt_reports;
 	uint64_t bytes_read, bytes_written;
+	char data_path[512]; /**< devices and memory behind the transports, "": nothing to say */
 } qmla_node_status_t;
 
 /** State of every configured node; @p count is in: room, out: nodes. Asks all at once. */

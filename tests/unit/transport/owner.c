@@ -127,13 +127,43 @@ void owner_stop(struct owner *owner)
 	pthread_mutex_destroy(&owner->lock);
 }
 
+/* What the control plane does for transports that connect over it. */
+static qmla_status_t negotiate(struct owner *owner, const struct qmt_server_address *address,
+			       qmc_time_t deadline, struct qmt_endpoint **endpoint)
+{
+	struct qmt_offer offer, answer;
+	struct qmt_endpoint *made = NULL;
+	qmla_status_t status = owner->ops->endpoint_offer(address, &made, &offer);
+
+	if (status != QMLA_OK)
+		return status;
+	status = owner->server
+			 ? owner->ops->server_answer(owner->server, OWNER_REGION, &offer, &answer)
+			 : QMLA_ERR_UNAVAILABLE;
+	if (status == QMLA_OK)
+		status = owner->ops->endpoint_complete(made, &answer, deadline);
+	if (status == QMLA_OK)
+		*endpoint = made;
+	else
+		owner->ops->endpoint_destroy(made);
+	return status;
+}
+
+qmla_status_t owner_try(struct owner *owner, const struct qmt_server_address *address,
+			qmc_time_t deadline, struct qmt_endpoint **endpoint)
+{
+	if (owner->ops->endpoint_offer)
+		return negotiate(owner, address, deadline, endpoint);
+	return owner->ops->endpoint_create(address, deadline, endpoint);
+}
+
 struct qmt_endpoint *owner_connect(struct owner *owner)
 {
 	struct qmt_endpoint *endpoint = NULL;
 
-	assert_int_equal(owner->ops->endpoint_create(&owner->address,
-						     qmc_clock_after(5 * QMC_NS_PER_S), &endpoint),
-			 QMLA_OK);
+	assert_int_equal(
+		owner_try(owner, &owner->address, qmc_clock_after(5 * QMC_NS_PER_S), &endpoint),
+		QMLA_OK);
 	return endpoint;
 }
 

@@ -46,6 +46,9 @@ void owner_stop(struct owner *owner);
 
 /** An endpoint to the owner's server, connected within five seconds. */
 struct qmt_endpoint *owner_connect(struct owner *owner);
+/** As owner_connect, to @p address and by @p deadline; for what may fail. */
+qmla_status_t owner_try(struct owner *owner, const struct qmt_server_address *address,
+			qmc_time_t deadline, struct qmt_endpoint **endpoint);
 
 /** An op on the owner's region with a deadline of ten seconds and capability 1,1,1… */
 struct qmt_op owner_op(struct owner *owner, enum qmt_access access, uint64_t offset, void *local,

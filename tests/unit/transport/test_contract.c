@@ -344,19 +344,16 @@ static void wrong_cookie_or_life_is_refused(void **state)
 	owner_start(&owner, transport, MIB);
 	address = owner.address;
 	address.bytes[16] ^= 1;
-	assert_int_equal(owner.ops->endpoint_create(&address, soon, &endpoint),
-			 QMLA_ERR_PERMISSION);
+	assert_int_equal(owner_try(&owner, &address, soon, &endpoint), QMLA_ERR_PERMISSION);
 	address = owner.address;
 	address.bytes[8] ^= 1;
-	assert_int_equal(owner.ops->endpoint_create(&address, soon, &endpoint),
-			 QMLA_ERR_PEER_RESTARTED);
+	assert_int_equal(owner_try(&owner, &address, soon, &endpoint), QMLA_ERR_PEER_RESTARTED);
 	address = owner.address;
 	address.bytes[0] ^= 1;
-	assert_int_equal(owner.ops->endpoint_create(&address, soon, &endpoint), QMLA_ERR_FORMAT);
+	assert_int_equal(owner_try(&owner, &address, soon, &endpoint), QMLA_ERR_FORMAT);
 	address = owner.address;
 	address.bytes[5] ^= 3; /* the other back end's */
-	assert_int_equal(owner.ops->endpoint_create(&address, soon, &endpoint),
-			 QMLA_ERR_UNSUPPORTED);
+	assert_int_equal(owner_try(&owner, &address, soon, &endpoint), QMLA_ERR_UNSUPPORTED);
 	assert_null(endpoint);
 	owner_stop(&owner);
 }
@@ -529,9 +526,9 @@ static void max_peers_is_kept(void **state)
 	owner_start_with(&owner, transport, MIB, 3, 0);
 	for (size_t i = 0; i < 3; i++)
 		endpoints[i] = owner_connect(&owner);
-	assert_int_equal(owner.ops->endpoint_create(&owner.address,
-						    qmc_clock_after(5 * QMC_NS_PER_S), &refused),
-			 QMLA_ERR_RESOURCE_EXHAUSTED);
+	assert_int_equal(
+		owner_try(&owner, &owner.address, qmc_clock_after(5 * QMC_NS_PER_S), &refused),
+		QMLA_ERR_RESOURCE_EXHAUSTED);
 	owner.ops->server_stats(owner.server, &stats);
 	assert_int_equal(stats.peers, 3);
 	/* One goes, one may come. */
@@ -578,9 +575,9 @@ static void destroying_the_server_ends_everything(void **state)
 	assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[0]), QMLA_ERR_UNAVAILABLE);
 	owner.ops->endpoint_destroy(endpoint);
 	/* Nobody is there any more. */
-	assert_int_equal(owner.ops->endpoint_create(&owner.address,
-						    qmc_clock_after(5 * QMC_NS_PER_S), &endpoint),
-			 QMLA_ERR_UNAVAILABLE);
+	assert_int_equal(
+		owner_try(&owner, &owner.address, qmc_clock_after(5 * QMC_NS_PER_S), &endpoint),
+		QMLA_ERR_UNAVAILABLE);
 	owner_stop(&owner);
 	free(local);
 }

@@ -34,8 +34,8 @@ static void *write_on(void *argument)
 	struct qmt_endpoint *endpoint = NULL;
 
 	memset(local, 0xbb, MIB);
-	if (owner->ops->endpoint_create(&owner->address, qmc_clock_after(5 * QMC_NS_PER_S),
-					&endpoint) != QMLA_OK)
+	if (owner_try(owner, &owner->address, qmc_clock_after(5 * QMC_NS_PER_S), &endpoint) !=
+	    QMLA_OK)
 		endpoint = NULL;
 	while (endpoint && !atomic_load(&writer->stop)) {
 		struct qmt_op op = owner_op(owner, QMT_WRITE, 0, local, MIB);

@@ -14,7 +14,6 @@ static void back_ends_are_found(void **state)
 	(void)state;
 	assert_ptr_equal(qmt_transport_find("tcp"), &qmt_tcp_ops);
 	assert_ptr_equal(qmt_transport_find("shm"), &qmt_shm_ops);
-	assert_null(qmt_transport_find("verbs"));
 	assert_null(qmt_transport_find(""));
 	assert_null(qmt_transport_find(NULL));
 	/* shm is preferred where it is possible. */
@@ -24,18 +23,22 @@ static void back_ends_are_found(void **state)
 	assert_null(qmt_transport_at(SIZE_MAX));
 }
 
-/* Every slot is filled: callers never check. */
+/* Slots that need not be filled say so in transport.h; callers never check the others. */
 static void tables_are_complete(void **state)
 {
 	const struct qmt_transport_ops *ops;
 
 	(void)state;
 	for (size_t i = 0; (ops = qmt_transport_at(i)) != NULL; i++) {
-		void *slots[sizeof(*ops) / sizeof(void *)];
-
-		memcpy(slots, ops, sizeof(*ops));
-		for (size_t j = 0; j < sizeof(slots) / sizeof(slots[0]); j++)
-			assert_non_null(slots[j]);
+		assert_non_null(ops->name);
+		assert_true(ops->server_create && ops->server_destroy && ops->server_address &&
+			    ops->server_register && ops->server_fence && ops->server_stats);
+		assert_true(ops->endpoint_destroy && ops->endpoint_register && ops->endpoint_post &&
+			    ops->endpoint_wait && ops->endpoint_cancel && ops->endpoint_alive);
+		/* One way to connect, whole. */
+		assert_int_equal(!ops->endpoint_create, ops->endpoint_offer != NULL);
+		assert_int_equal(!ops->endpoint_offer, !ops->server_answer);
+		assert_int_equal(!ops->endpoint_offer, !ops->endpoint_complete);
 	}
 }
 
