@@ -41,7 +41,8 @@ static int setup(void **state)
 	struct qms_store_config config = {.pool_bytes = 2 * 4 * SLOT_BYTES, .max_identities = 2};
 
 	memset(&world, 0, sizeof(world));
-	config.callbacks = (struct qms_store_callbacks){&world, verify, fence, NULL};
+	config.callbacks =
+		(struct qms_store_callbacks){.user = &world, .verify = verify, .fence = fence};
 	*state = &world;
 	return qms_store_create(&config, &world.store) == QMLA_OK ? 0 : -1;
 }
