@@ -12,9 +12,12 @@
  *   layers.{i}.rope_weight       [d_r]        positive
  *   layers.{i}.content_rotation  [d_c, d_c]   orthogonal, with content_rotation "matrix"
  *   layers.{i}.rope_scale        [d_r / 2]    positive
+ *   layers.{i}.content_scale     [d_c]        positive, version 2
  *
- * Latents are cached as z = u R; R is the identity, the normalised Sylvester
- * Hadamard matrix, or the layer's own.
+ * {i} counts cache layers (attention sub-layers). Latents are cached as z = u R S; R is
+ * the identity, the normalised Sylvester Hadamard matrix, or the layer's own. Beside a
+ * fused checkpoint R is in the weights already and the identity here; S is in the weight of
+ * kv_a_layernorm and is given here so that the cache holds z with it.
  */
 #ifndef QMW_CONSTANTS_H
 #define QMW_CONSTANTS_H
@@ -27,6 +30,10 @@
 
 #include "client/model/config.h"
 #include "common/digest.h"
+#include "kernels/layout.h"
+
+/** How rows become codes: this project's writer, or the paper's asymmetric groups of 64. */
+enum qmw_quantiser { QMW_QUANTISER_DEFAULT, QMW_QUANTISER_PAPER };
 
 enum qmw_rotation { QMW_ROTATION_IDENTITY, QMW_ROTATION_HADAMARD, QMW_ROTATION_MATRIX };
 
@@ -36,19 +43,26 @@ struct qmw_layer_constants {
 	float *content_feedback, *content_weight;
 	float *rope_feedback, *rope_weight;
 	float *content_rotation, *rope_scale;
+	float *content_scale;
 };
 
 struct qmw_constants {
-	bool present; /**< false: nothing was there, every layer is plain */
+	bool present;     /**< false: nothing was there, every layer is plain */
+	uint32_t version; /**< 1, or 2 beside a fused checkpoint; 0 when not present */
 	char recipe[96];
+	char method[32];              /**< what learned it; empty in version 1 */
+	enum qmk_format format;       /**< the packed cache it is meant for, 0: not said */
+	enum qmw_quantiser quantiser; /**< the one it was learned for */
 	enum qmw_rotation rotation;
-	uint8_t model_digest[QMC_SHA256_BYTES]; /**< the weights it was made for */
-	uint8_t digest[QMC_SHA256_BYTES];       /**< of both files; zero when not present */
+	bool scaled;                             /**< content_scale tensors are there */
+	uint8_t model_digest[QMC_SHA256_BYTES];  /**< the weights it was made for */
+	uint8_t source_digest[QMC_SHA256_BYTES]; /**< of the unfused weights; zero: not said */
+	uint8_t digest[QMC_SHA256_BYTES];        /**< of both files; zero when not present */
 	uint32_t count;
 	struct qmw_layer_constants *layers;
 };
 
-/** Reads quantmla.json's text only; fills recipe, rotation and model_digest. Logs the key at fault.
+/** Reads quantmla.json's text only; fills all but `digest` and the layers. Logs the key at fault.
  */
 qmla_status_t qmw_constants_parse(const char *text, size_t length, const char *label,
 				  struct qmw_constants *constants);
