@@ -33,24 +33,67 @@ static qmla_status_t parse_rotation(const char *name, enum qmw_rotation *rotatio
 	return QMLA_ERR_FORMAT;
 }
 
+static bool parse_digest(const json_t *root, const char *key, uint8_t digest[QMC_SHA256_BYTES])
+{
+	const char *text = json_string_value(json_object_get(root, key));
+
+	return text && strlen(text) == 2 * (size_t)QMC_SHA256_BYTES &&
+	       qmc_hex_decode(text, digest, QMC_SHA256_BYTES) == QMLA_OK;
+}
+
+static qmla_status_t parse_quantiser(const char *name, enum qmw_quantiser *quantiser)
+{
+	bool paper = name && strcmp(name, "paper") == 0;
+
+	if (!paper && (!name || strcmp(name, "default") != 0))
+		return QMLA_ERR_FORMAT;
+	*quantiser = paper ? QMW_QUANTISER_PAPER : QMW_QUANTISER_DEFAULT;
+	return QMLA_OK;
+}
+
+/* What version 2 adds. */
+static const char *parse_second(const json_t *root, struct qmw_constants *parsed)
+{
+	const char *method = json_string_value(json_object_get(root, "method"));
+	const char *cache = json_string_value(json_object_get(root, "cache"));
+	const char *scale = json_string_value(json_object_get(root, "content_scale"));
+
+	if (!method || !method[0])
+		return "\"method\" is missing or no string";
+	if (!cache || qmk_format_parse(cache, &parsed->format))
+		return "\"cache\" is not \"c4r4\", \"c2r4\" or another packed format";
+	if (parse_quantiser(json_string_value(json_object_get(root, "quantiser")),
+			    &parsed->quantiser))
+		return "\"quantiser\" is not \"default\" or \"paper\"";
+	if (!scale || (strcmp(scale, "one") != 0 && strcmp(scale, "cached") != 0))
+		return "\"content_scale\" is not \"one\" or \"cached\"";
+	if (!parse_digest(root, "source_sha256", parsed->source_digest))
+		return "\"source_sha256\" is not 64 hexadecimal digits";
+	if (parsed->rotation != QMW_ROTATION_IDENTITY)
+		return "\"content_rotation\" is not \"identity\": version 2 is of fused weights";
+	parsed->scaled = strcmp(scale, "cached") == 0;
+	snprintf(parsed->method, sizeof(parsed->method), "%s", method);
+	return NULL;
+}
+
 static const char *parse_fields(const json_t *root, struct qmw_constants *parsed)
 {
 	const json_t *version = json_object_get(root, "version");
 	const char *recipe = json_string_value(json_object_get(root, "recipe"));
 	const char *rotation = json_string_value(json_object_get(root, "content_rotation"));
-	const char *digest = json_string_value(json_object_get(root, "model_sha256"));
 
-	if (!json_is_integer(version) || json_integer_value(version) != 1)
-		return "\"version\" is not 1: made by a newer or older program";
+	if (!json_is_integer(version) || json_integer_value(version) < 1 ||
+	    json_integer_value(version) > 2)
+		return "\"version\" is neither 1 nor 2: made by a newer or older program";
 	if (!recipe || !recipe[0])
 		return "\"recipe\" is missing or no string";
 	if (parse_rotation(rotation, &parsed->rotation))
 		return "\"content_rotation\" is not \"identity\", \"hadamard\" or \"matrix\"";
-	if (!digest || strlen(digest) != 2 * QMC_SHA256_BYTES ||
-	    qmc_hex_decode(digest, parsed->model_digest, QMC_SHA256_BYTES))
+	if (!parse_digest(root, "model_sha256", parsed->model_digest))
 		return "\"model_sha256\" is not 64 hexadecimal digits";
+	parsed->version = (uint32_t)json_integer_value(version);
 	snprintf(parsed->recipe, sizeof(parsed->recipe), "%s", recipe);
-	return NULL;
+	return parsed->version == 2 ? parse_second(root, parsed) : NULL;
 }
 
 qmla_status_t qmw_constants_parse(const char *text, size_t length, const char *label,
@@ -179,6 +222,7 @@ static qmla_status_t read_layer(const struct qmw_safetensors *file, uint32_t i,
 		{"rope_weight", r, 0, FORM_POSITIVE, &l->rope_weight},
 		{"content_rotation", c, c, FORM_ORTHOGONAL, &l->content_rotation},
 		{"rope_scale", r / 2, 0, FORM_POSITIVE, &l->rope_scale},
+		{"content_scale", c, 0, FORM_POSITIVE, &l->content_scale},
 	};
 
 	for (size_t k = 0; k < sizeof(arrays) / sizeof(arrays[0]); k++) {
@@ -192,9 +236,9 @@ static qmla_status_t read_layer(const struct qmw_safetensors *file, uint32_t i,
 
 static bool is_array_name(const char *name)
 {
-	static const char *const names[] = {"content_mean",   "rope_mean",       "content_feedback",
-					    "content_weight", "rope_feedback",   "rope_weight",
-					    "rope_scale",     "content_rotation"};
+	static const char *const names[] = {
+		"content_mean", "rope_mean",  "content_feedback", "content_weight", "rope_feedback",
+		"rope_weight",  "rope_scale", "content_rotation", "content_scale"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(name, names[i]) == 0)
@@ -247,6 +291,31 @@ static qmla_status_t check_rotation(const struct qmw_constants *constants,
 	return QMLA_OK;
 }
 
+/* Scales of fused weights: all layers have them, or none, as quantmla.json says. */
+static qmla_status_t check_scales(const struct qmw_constants *constants, const char *directory)
+{
+	for (uint32_t i = 0; i < constants->count; i++) {
+		const struct qmw_layer_constants *l = &constants->layers[i];
+
+		if ((l->content_scale != NULL) != constants->scaled) {
+			qmc_error(COMPONENT,
+				  "%s: layer %" PRIu32
+				  " has %s content_scale tensor, which " JSON_NAME
+				  " does not say; " REMEDY,
+				  directory, i, l->content_scale ? "a" : "no");
+			return QMLA_ERR_FORMAT;
+		}
+		if (constants->version == 2 && l->rope_scale) {
+			qmc_error(COMPONENT,
+				  "%s: layer %" PRIu32 " has a rope_scale tensor, but the weights "
+				  "are fused already; " REMEDY,
+				  directory, i);
+			return QMLA_ERR_FORMAT;
+		}
+	}
+	return QMLA_OK;
+}
+
 static qmla_status_t read_layers(const char *directory, const struct qmw_config *config,
 				 struct qmw_constants *constants,
 				 uint8_t data_digest[QMC_SHA256_BYTES])
@@ -272,6 +341,8 @@ static qmla_status_t read_layers(const char *directory, const struct qmw_config 
 		status = read_layer(file, i, config, &constants->layers[i]);
 	if (!status)
 		status = check_rotation(constants, config, directory);
+	if (!status)
+		status = check_scales(constants, directory);
 	qmw_safetensors_close(file);
 	free(path);
 	return status;
@@ -364,6 +435,7 @@ void qmw_constants_close(struct qmw_constants *constants)
 		free(l->rope_weight);
 		free(l->content_rotation);
 		free(l->rope_scale);
+		free(l->content_scale);
 	}
 	free(constants->layers);
 	*constants = (struct qmw_constants){0};

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Columns that are rotated at a time: bounds the copy beside a wide projection. */
+#define PANEL 1024u
+
 /* Sylvester: H_ij = (-1)^popcount(i & j) / sqrt(n). */
 static void fill_hadamard(uint32_t n, double *r)
 {
@@ -36,83 +39,153 @@ qmla_status_t qmw_fuse_rotation(const struct qmw_constants *constants, uint32_t 
 	return QMLA_OK;
 }
 
-/* wide = values, cast. */
+/* rows [d_c][columns] = R^T rows, a panel of columns at a time. */
+static qmla_status_t rotate_latent(const struct qmw_fuse *fuse, uint32_t columns, double *rows)
+{
+	uint32_t n = fuse->content_dim, width = columns < PANEL ? columns : PANEL;
+	double *panel = malloc((size_t)n * width * sizeof(*panel));
+
+	if (!panel)
+		return QMLA_ERR_NO_MEMORY;
+	for (uint32_t first = 0; first < columns; first += width) {
+		uint32_t count = columns - first < width ? columns - first : width;
+
+		for (uint32_t i = 0; i < n; i++)
+			memcpy(panel + (size_t)i * count, rows + (size_t)i * columns + first,
+			       count * sizeof(*panel));
+		cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)n, (blasint)count,
+			    (blasint)n, 1, fuse->rotation, (blasint)n, panel, (blasint)count, 0,
+			    rows + first, (blasint)columns);
+	}
+	free(panel);
+	return QMLA_OK;
+}
+
+/* Multiplies the pairs of rows [d_r][columns] by s exp(i phi), or exp(i phi) / s. */
+static void turn_pairs(const struct qmw_fuse *fuse, bool query, uint32_t columns, double *rows)
+{
+	if (!fuse->rope_angle && !fuse->rope_scale)
+		return;
+	for (uint32_t j = 0; j < fuse->rope->dim / 2; j++) {
+		double angle = fuse->rope_angle ? fuse->rope_angle[j] : 0;
+		double scale = fuse->rope_scale ? fuse->rope_scale[j] : 1;
+		double x = cos(angle) * (query ? 1 / scale : scale);
+		double y = sin(angle) * (query ? 1 / scale : scale);
+		uint32_t first, second;
+		double *a, *b;
+
+		qmw_rope_pair(fuse->rope, j, &first, &second);
+		a = rows + (size_t)first * columns;
+		b = rows + (size_t)second * columns;
+		for (uint32_t i = 0; i < columns; i++) {
+			double real = x * a[i] - y * b[i];
+
+			b[i] = y * a[i] + x * b[i];
+			a[i] = real;
+		}
+	}
+}
+
+qmla_status_t qmw_fuse_kv_a(const struct qmw_fuse *fuse, uint32_t columns, double *rows)
+{
+	qmla_status_t status = fuse->rotation ? rotate_latent(fuse, columns, rows) : QMLA_OK;
+
+	turn_pairs(fuse, false, columns, rows + (size_t)fuse->content_dim * columns);
+	return status;
+}
+
+qmla_status_t qmw_fuse_kv_b(const struct qmw_fuse *fuse, const double *gamma, uint32_t rows,
+			    double *weights)
+{
+	uint32_t n = fuse->content_dim, height = rows < PANEL ? rows : PANEL;
+	double *panel;
+
+	for (size_t i = 0; i < (size_t)rows * n; i++)
+		weights[i] *= gamma[i % n];
+	panel = fuse->rotation ? malloc((size_t)height * n * sizeof(*panel)) : NULL;
+	if (fuse->rotation && !panel)
+		return QMLA_ERR_NO_MEMORY;
+	for (uint32_t first = 0; fuse->rotation && first < rows; first += height) {
+		uint32_t count = rows - first < height ? rows - first : height;
+		double *from = weights + (size_t)first * n;
+
+		memcpy(panel, from, (size_t)count * n * sizeof(*panel));
+		cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)count, (blasint)n,
+			    (blasint)n, 1, panel, (blasint)n, fuse->rotation, (blasint)n, 0, from,
+			    (blasint)n);
+	}
+	free(panel);
+	for (size_t i = 0; fuse->content_scale && i < (size_t)rows * n; i++)
+		weights[i] /= fuse->content_scale[i % n];
+	return QMLA_OK;
+}
+
+void qmw_fuse_queries(const struct qmw_fuse *fuse, uint32_t heads, uint32_t nope_dim,
+		      uint32_t columns, double *rows)
+{
+	size_t width = nope_dim + fuse->rope->dim;
+
+	for (uint32_t h = 0; h < heads; h++)
+		turn_pairs(fuse, true, columns, rows + (h * width + nope_dim) * columns);
+}
+
 static double *widen(const float *values, size_t count)
 {
-	double *wide = calloc(2 * count + 1, sizeof(*wide));
+	double *wide = malloc((count + 1) * sizeof(*wide));
 
 	for (size_t i = 0; wide && i < count; i++)
 		wide[i] = values[i];
 	return wide;
 }
 
-static void rotate_bias(const double *rotation, uint32_t n, double *scratch, float *bias)
+static void narrow(double *wide, size_t count, float *values)
 {
-	for (uint32_t j = 0; j < n; j++) {
-		scratch[j] = 0;
-		for (uint32_t i = 0; i < n; i++)
-			scratch[j] += rotation[(size_t)i * n + j] * bias[i];
-	}
-	for (uint32_t j = 0; j < n; j++)
-		bias[j] = (float)scratch[j];
+	for (size_t i = 0; i < count; i++)
+		values[i] = (float)wide[i];
+	free(wide);
 }
 
-qmla_status_t qmw_fuse_kv_a(const double *rotation, uint32_t content_dim, uint32_t hidden,
-			    float *weights, float *bias)
+qmla_status_t qmw_fuse_kv_a_float(const struct qmw_fuse *fuse, uint32_t columns, float *rows)
 {
-	size_t count = (size_t)content_dim * hidden;
-	double *wide, *product;
+	size_t count = ((size_t)fuse->content_dim + fuse->rope->dim) * columns;
+	double *wide = widen(rows, count);
+	qmla_status_t status = wide ? qmw_fuse_kv_a(fuse, columns, wide) : QMLA_ERR_NO_MEMORY;
 
-	if (!rotation)
+	if (status)
+		free(wide);
+	else
+		narrow(wide, count, rows);
+	return status;
+}
+
+qmla_status_t qmw_fuse_kv_b_float(const struct qmw_fuse *fuse, const float *gamma, uint32_t rows,
+				  float *weights)
+{
+	size_t count = (size_t)rows * fuse->content_dim;
+	double *wide = widen(weights, count), *factors = widen(gamma, fuse->content_dim);
+	qmla_status_t status =
+		wide && factors ? qmw_fuse_kv_b(fuse, factors, rows, wide) : QMLA_ERR_NO_MEMORY;
+
+	free(factors);
+	if (status)
+		free(wide);
+	else
+		narrow(wide, count, weights);
+	return status;
+}
+
+qmla_status_t qmw_fuse_queries_float(const struct qmw_fuse *fuse, uint32_t heads, uint32_t nope_dim,
+				     uint32_t columns, float *rows)
+{
+	size_t count = (size_t)heads * (nope_dim + fuse->rope->dim) * columns;
+	double *wide;
+
+	if (!fuse->rope_angle && !fuse->rope_scale)
 		return QMLA_OK;
-	wide = widen(weights, count);
+	wide = widen(rows, count);
 	if (!wide)
 		return QMLA_ERR_NO_MEMORY;
-	product = wide + count;
-	cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)content_dim, (blasint)hidden,
-		    (blasint)content_dim, 1, rotation, (blasint)content_dim, wide, (blasint)hidden,
-		    0, product, (blasint)hidden);
-	for (size_t i = 0; i < count; i++)
-		weights[i] = (float)product[i];
-	if (bias)
-		rotate_bias(rotation, content_dim, wide, bias);
-	free(wide);
+	qmw_fuse_queries(fuse, heads, nope_dim, columns, wide);
+	narrow(wide, count, rows);
 	return QMLA_OK;
-}
-
-qmla_status_t qmw_fuse_kv_b(const double *rotation, const float *gamma, uint32_t content_dim,
-			    uint32_t rows, float *weights)
-{
-	size_t count = (size_t)rows * content_dim;
-	double *wide = widen(weights, count);
-	double *product;
-
-	if (!wide)
-		return QMLA_ERR_NO_MEMORY;
-	product = rotation ? wide + count : wide;
-	for (size_t i = 0; i < count; i++)
-		wide[i] *= gamma[i % content_dim];
-	if (rotation)
-		cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)rows,
-			    (blasint)content_dim, (blasint)content_dim, 1, wide,
-			    (blasint)content_dim, rotation, (blasint)content_dim, 0, product,
-			    (blasint)content_dim);
-	for (size_t i = 0; i < count; i++)
-		weights[i] = (float)product[i];
-	free(wide);
-	return QMLA_OK;
-}
-
-void qmw_fuse_rope_rows(const struct qmw_rope *rope, const float *scale, bool divide,
-			uint32_t columns, float *rows)
-{
-	for (uint32_t j = 0; scale && j < rope->dim / 2; j++) {
-		float factor = divide ? 1 / scale[j] : scale[j];
-		uint32_t pair[2];
-
-		qmw_rope_pair(rope, j, &pair[0], &pair[1]);
-		for (int k = 0; k < 2; k++)
-			for (uint32_t i = 0; i < columns; i++)
-				rows[(size_t)pair[k] * columns + i] *= factor;
-	}
 }

@@ -27,7 +27,7 @@ static void project_queries(struct qmw_context *context, struct qmw_lane *lane, 
 		qmw_round_rows(round, lane->query_low, (size_t)count * c->q_rank);
 		for (uint32_t r = 0; r < count; r++)
 			qmw_rms_norm(lane->query_low + (size_t)r * c->q_rank, layer->query_norm,
-				     QMW_LATENT_NORM_EPS, c->q_rank, round,
+				     layer->query_norm_eps, c->q_rank, round,
 				     lane->query_low + (size_t)r * c->q_rank);
 		qmw_context_product(context, &layer->query_b, lane->query_low, c->q_rank, count,
 				    query, stride);
@@ -87,6 +87,18 @@ static void store_row(struct qmw_context *context, uint32_t row, float *latent)
 	store_bf16(latent + content, constants->rope_mean, model->config.rope_dim, to + content);
 }
 
+/* The latents of a fused checkpoint are cached with their scale (constants.h). */
+static void scale_latent(const struct qmw_context *context, float *latent)
+{
+	const struct qmw_model *model = context->model;
+	const float *scale = model->constants.layers[context->layer].content_scale;
+
+	for (uint32_t i = 0; scale && i < model->config.content_dim; i++)
+		latent[i] *= scale[i];
+	if (scale)
+		qmw_round_rows(model->options.round_bf16, latent, model->config.content_dim);
+}
+
 static void project_latents(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
 			    uint32_t count)
 {
@@ -100,8 +112,9 @@ static void project_latents(struct qmw_context *context, struct qmw_lane *lane, 
 	for (uint32_t r = 0; r < count; r++) {
 		float *latent = lane->latent + (size_t)r * width;
 
-		qmw_rms_norm(latent, NULL, QMW_LATENT_NORM_EPS, model->config.content_dim, round,
-			     latent);
+		qmw_rms_norm(latent, NULL, layer_at(context, context->layer)->kv_norm_eps,
+			     model->config.content_dim, round, latent);
+		scale_latent(context, latent);
 		store_row(context, first + r, latent);
 	}
 }
@@ -134,11 +147,11 @@ static void add_residual(struct qmw_context *context, float *x, uint32_t first, 
 	qmw_round_rows(round, hidden, n);
 }
 
-void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32_t layer,
-		      uint32_t first, uint32_t count)
+void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		      uint32_t count)
 {
 	const struct qmw_config *c = &context->model->config;
-	const struct qmw_layer *l = layer_at(context, layer);
+	const struct qmw_layer *l = layer_at(context, context->layer);
 	bool round = context->model->options.round_bf16;
 	size_t heads = (size_t)c->heads * c->value_dim, wide = 2 * (size_t)c->intermediate;
 
@@ -148,12 +161,13 @@ void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32
 	for (uint32_t r = 0; r < count; r++)
 		qmw_rms_norm(context->hidden + (size_t)(first + r) * c->hidden, l->post_norm,
 			     c->norm_eps, c->hidden, round, lane->x + (size_t)r * c->hidden);
-	qmw_context_product(context, &l->gate_up, lane->x, c->hidden, count, lane->gate_up, wide);
+	qmw_context_product(context, &l->mlp.gate_up, lane->x, c->hidden, count, lane->gate_up,
+			    wide);
 	qmw_round_rows(round, lane->gate_up, count * wide);
 	for (uint32_t r = 0; r < count; r++)
 		qmw_silu_product(lane->gate_up + r * wide,
 				 lane->gate_up + r * wide + c->intermediate, c->intermediate, round,
 				 lane->gate_up + r * wide);
-	qmw_context_product(context, &l->down, lane->gate_up, wide, count, lane->x, c->hidden);
+	qmw_context_product(context, &l->mlp.down, lane->gate_up, wide, count, lane->x, c->hidden);
 	add_residual(context, lane->x, first, count);
 }

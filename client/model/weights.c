@@ -1,31 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/model/weights.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/model/fuse.h"
-
-#define NAME_BYTES 192
 
 /* What every step of loading needs. The first failure ends all. */
 struct loader {
 	const struct qmw_checkpoint *checkpoint;
 	const struct qmw_config *config;
 	const struct qmw_rope *rope;
-	const struct qmw_layer_constants *constants; /**< of the layer at work */
-	double *rotation;                            /**< of the layer at work, NULL: identity */
+	const float *rope_scale; /**< of the layer at work, NULL: one */
+	double *rotation;        /**< of the layer at work, NULL: identity */
 	uint32_t layer;
 	uint64_t parameters;
 };
-
-static void layer_name(const struct loader *l, const char *what, const char *suffix,
-		       char name[NAME_BYTES])
-{
-	snprintf(name, NAME_BYTES, "model.layers.%" PRIu32 ".%s%s", l->layer, what, suffix);
-}
 
 static qmla_status_t read_named(struct loader *l, const char *name, uint64_t rows, uint64_t columns,
 				float **values)
@@ -37,106 +27,78 @@ static qmla_status_t read_named(struct loader *l, const char *name, uint64_t row
 	return status;
 }
 
-static qmla_status_t read_layer_vector(struct loader *l, const char *what, uint64_t count,
-				       float **values)
+/* "<module>.weight" of the layer. */
+static qmla_status_t read_norm(struct loader *l, const char *module, float **values)
 {
-	char name[NAME_BYTES];
+	char name[QMW_TENSOR_NAME_BYTES];
 
-	layer_name(l, what, "", name);
-	return read_named(l, name, count, 0, values);
+	qmw_module_name(l->config, l->layer, module, "weight", name);
+	return read_named(l, name, l->config->hidden, 0, values);
 }
 
-/* "<what>.weight" and, with @p biased, "<what>.bias". */
-static qmla_status_t read_linear(struct loader *l, const char *what, uint32_t outputs,
-				 uint32_t inputs, bool biased, float **weights, float **bias)
+static float *copy(const float *values, size_t count)
 {
-	char name[NAME_BYTES];
-	qmla_status_t status;
+	float *copied = malloc(count * sizeof(*copied) + 1);
 
-	*weights = *bias = NULL;
-	layer_name(l, what, ".weight", name);
-	status = read_named(l, name, outputs, inputs, weights);
-	if (status || !biased)
-		return status;
-	layer_name(l, what, ".bias", name);
-	status = read_named(l, name, outputs, 0, bias);
-	if (status) {
-		free(*weights);
-		*weights = NULL;
-	}
-	return status;
-}
-
-static qmla_status_t load_linear(struct loader *l, const char *what, uint32_t outputs,
-				 uint32_t inputs, bool biased, struct qmw_matrix *matrix)
-{
-	float *weights, *bias;
-	qmla_status_t status = read_linear(l, what, outputs, inputs, biased, &weights, &bias);
-
-	if (status)
-		return status;
-	status = qmw_matrix_init(matrix, outputs, inputs, weights, inputs, bias);
-	free(weights);
-	free(bias);
-	return status;
+	if (copied)
+		memcpy(copied, values, count * sizeof(*copied));
+	return copied;
 }
 
 /* The projection that ends in the heads' queries: its RoPE rows take 1 / s. */
-static qmla_status_t load_queries(struct loader *l, const char *what, uint32_t inputs,
+static qmla_status_t pack_queries(const struct loader *l, const float *weights, uint32_t inputs,
 				  struct qmw_matrix *matrix)
 {
 	const struct qmw_config *c = l->config;
 	uint32_t width = c->nope_dim + c->rope_dim;
-	float *weights, *bias;
-	qmla_status_t status =
-		read_linear(l, what, c->heads * width, inputs, false, &weights, &bias);
+	float *fused = l->rope_scale ? copy(weights, (size_t)c->heads * width * inputs) : NULL;
+	qmla_status_t status;
 
-	if (status)
-		return status;
+	if (l->rope_scale && !fused)
+		return QMLA_ERR_NO_MEMORY;
 	for (uint32_t h = 0; h < c->heads; h++)
-		qmw_fuse_rope_rows(l->rope, l->constants->rope_scale, true, inputs,
-				   weights + ((size_t)h * width + c->nope_dim) * inputs);
-	status = qmw_matrix_init(matrix, c->heads * width, inputs, weights, inputs, NULL);
-	free(weights);
+		qmw_fuse_rope_rows(l->rope, l->rope_scale, true, inputs,
+				   fused + ((size_t)h * width + c->nope_dim) * inputs);
+	status = qmw_matrix_init(matrix, c->heads * width, inputs, fused ? fused : weights, inputs,
+				 NULL);
+	free(fused);
 	return status;
 }
 
-static qmla_status_t load_query(struct loader *l, struct qmw_layer *layer)
+static qmla_status_t pack_query(const struct loader *l, const struct qmw_attention_weights *w,
+				struct qmw_layer *layer)
 {
 	const struct qmw_config *c = l->config;
 	qmla_status_t status;
 
 	if (!c->q_rank)
-		return load_queries(l, "self_attn.q_proj", c->hidden, &layer->query);
-	status = load_linear(l, "self_attn.q_a_proj", c->q_rank, c->hidden, c->attention_bias,
-			     &layer->query_a);
-	if (!status)
-		status = read_layer_vector(l, "self_attn.q_a_layernorm.weight", c->q_rank,
-					   &layer->query_norm);
-	if (!status)
-		status = load_queries(l, "self_attn.q_b_proj", c->q_rank, &layer->query_b);
-	return status;
+		return pack_queries(l, w->query, c->hidden, &layer->query);
+	layer->query_norm = copy(w->query_norm, c->q_rank);
+	status = layer->query_norm ? qmw_matrix_init(&layer->query_a, c->q_rank, c->hidden,
+						     w->query_a, c->hidden, w->query_a_bias)
+				   : QMLA_ERR_NO_MEMORY;
+	return status ? status : pack_queries(l, w->query_b, c->q_rank, &layer->query_b);
 }
 
-static qmla_status_t load_kv_a(struct loader *l, struct qmw_layer *layer)
+static qmla_status_t pack_kv_a(const struct loader *l, const struct qmw_attention_weights *w,
+			       struct qmw_layer *layer)
 {
 	const struct qmw_config *c = l->config;
 	uint32_t outputs = c->content_dim + c->rope_dim;
-	float *weights, *bias;
-	qmla_status_t status = read_linear(l, "self_attn.kv_a_proj_with_mqa", outputs, c->hidden,
-					   c->attention_bias, &weights, &bias);
+	float *weights = copy(w->kv_a, (size_t)outputs * c->hidden);
+	float *bias = w->kv_a_bias ? copy(w->kv_a_bias, outputs) : NULL;
+	qmla_status_t status = weights && (bias || !w->kv_a_bias) ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 
-	if (status)
-		return status;
-	status = qmw_fuse_kv_a(l->rotation, c->content_dim, c->hidden, weights, bias);
-	qmw_fuse_rope_rows(l->rope, l->constants->rope_scale, false, c->hidden,
-			   weights + (size_t)c->content_dim * c->hidden);
-	if (bias)
-		qmw_fuse_rope_rows(l->rope, l->constants->rope_scale, false, 1,
-				   bias + c->content_dim);
 	if (!status)
+		status = qmw_fuse_kv_a(l->rotation, c->content_dim, c->hidden, weights, bias);
+	if (!status) {
+		qmw_fuse_rope_rows(l->rope, l->rope_scale, false, c->hidden,
+				   weights + (size_t)c->content_dim * c->hidden);
+		if (bias)
+			qmw_fuse_rope_rows(l->rope, l->rope_scale, false, 1, bias + c->content_dim);
 		status =
 			qmw_matrix_init(&layer->kv_a, outputs, c->hidden, weights, c->hidden, bias);
+	}
 	free(weights);
 	free(bias);
 	return status;
@@ -165,20 +127,17 @@ static qmla_status_t split_head(const struct qmw_config *c, const float *rows,
 	return status;
 }
 
-static qmla_status_t load_kv_b(struct loader *l, struct qmw_layer *layer)
+static qmla_status_t pack_kv_b(const struct loader *l, const struct qmw_attention_weights *w,
+			       struct qmw_layer *layer)
 {
 	const struct qmw_config *c = l->config;
 	uint32_t head_rows = c->nope_dim + c->value_dim;
-	float *gamma = NULL, *weights = NULL, *bias;
-	qmla_status_t status =
-		read_layer_vector(l, "self_attn.kv_a_layernorm.weight", c->content_dim, &gamma);
+	float *weights = copy(w->kv_b, (size_t)c->heads * head_rows * c->content_dim);
+	qmla_status_t status = weights ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 
 	if (!status)
-		status = read_linear(l, "self_attn.kv_b_proj", c->heads * head_rows, c->content_dim,
-				     false, &weights, &bias);
-	if (!status)
-		status = qmw_fuse_kv_b(l->rotation, gamma, c->content_dim, c->heads * head_rows,
-				       weights);
+		status = qmw_fuse_kv_b(l->rotation, w->kv_norm, c->content_dim,
+				       c->heads * head_rows, weights);
 	layer->key_up = calloc(c->heads, sizeof(*layer->key_up));
 	layer->value_up = calloc(c->heads, sizeof(*layer->value_up));
 	if (!status && (!layer->key_up || !layer->value_up))
@@ -186,69 +145,116 @@ static qmla_status_t load_kv_b(struct loader *l, struct qmw_layer *layer)
 	for (uint32_t h = 0; h < c->heads && !status; h++)
 		status = split_head(c, weights + (size_t)h * head_rows * c->content_dim,
 				    &layer->key_up[h], &layer->value_up[h]);
-	free(gamma);
 	free(weights);
 	return status;
 }
 
-/* gate_proj and up_proj as one matrix: one pass over the input. */
-static qmla_status_t load_gate_up(struct loader *l, struct qmw_layer *layer)
+static qmla_status_t pack_attention(const struct loader *l, const struct qmw_attention_weights *w,
+				    struct qmw_layer *layer)
 {
 	const struct qmw_config *c = l->config;
-	size_t count = (size_t)c->intermediate * c->hidden;
-	float *gate = NULL, *up = NULL, *gate_bias = NULL, *up_bias = NULL, *joined = NULL;
-	qmla_status_t status = read_linear(l, "mlp.gate_proj", c->intermediate, c->hidden,
-					   c->mlp_bias, &gate, &gate_bias);
+	qmla_status_t status = pack_query(l, w, layer);
 
+	layer->kv_norm_eps = w->kv_norm_eps;
+	layer->query_norm_eps = w->query_norm_eps;
 	if (!status)
-		status = read_linear(l, "mlp.up_proj", c->intermediate, c->hidden, c->mlp_bias, &up,
-				     &up_bias);
-	if (!status) {
-		joined = malloc((2 * count + 2 * (size_t)c->intermediate) * sizeof(*joined));
-		status = joined ? QMLA_OK : QMLA_ERR_NO_MEMORY;
-	}
-	if (!status) {
-		memcpy(joined, gate, count * sizeof(*joined));
-		memcpy(joined + count, up, count * sizeof(*joined));
-		if (gate_bias) {
-			memcpy(joined + 2 * count, gate_bias, c->intermediate * sizeof(*joined));
-			memcpy(joined + 2 * count + c->intermediate, up_bias,
-			       c->intermediate * sizeof(*joined));
-		}
-		status = qmw_matrix_init(&layer->gate_up, 2 * c->intermediate, c->hidden, joined,
-					 c->hidden, gate_bias ? joined + 2 * count : NULL);
-	}
-	free(gate);
-	free(up);
-	free(gate_bias);
-	free(up_bias);
-	free(joined);
+		status = pack_kv_a(l, w, layer);
+	if (!status)
+		status = pack_kv_b(l, w, layer);
+	if (!status)
+		status =
+			qmw_matrix_init(&layer->output, c->hidden, c->heads * c->value_dim,
+					w->output, (size_t)c->heads * c->value_dim, w->output_bias);
 	return status;
 }
 
-static qmla_status_t load_layer(struct loader *l, struct qmw_layer *layer)
+static qmla_status_t load_mlp(struct loader *l, struct qmw_layer *layer)
 {
 	const struct qmw_config *c = l->config;
-	qmla_status_t status =
-		read_layer_vector(l, "input_layernorm.weight", c->hidden, &layer->input_norm);
+	char prefix[QMW_TENSOR_NAME_BYTES];
+
+	qmw_mlp_prefix(c, l->layer, prefix);
+	return qmw_mlp_read(l->checkpoint, prefix, c->hidden, c->intermediate, c->mlp_bias,
+			    &l->parameters, &layer->mlp);
+}
+
+/* Keeps the attention weights in @p raw when it is not NULL. */
+static qmla_status_t load_layer(struct loader *l, struct qmw_attention_weights *raw,
+				struct qmw_layer *layer)
+{
+	struct qmw_attention_weights w = {0};
+	qmla_status_t status = read_norm(l, "input_layernorm", &layer->input_norm);
 
 	if (!status)
-		status = read_layer_vector(l, "post_attention_layernorm.weight", c->hidden,
-					   &layer->post_norm);
+		status = read_norm(l, "post_attention_layernorm", &layer->post_norm);
 	if (!status)
-		status = load_query(l, layer);
+		status = qmw_attention_weights_read(l->checkpoint, l->config, l->layer,
+						    &l->parameters, &w);
 	if (!status)
-		status = load_kv_a(l, layer);
+		status = pack_attention(l, &w, layer);
 	if (!status)
-		status = load_kv_b(l, layer);
+		status = load_mlp(l, layer);
+	if (!status && raw)
+		*raw = w;
+	else
+		qmw_attention_weights_free(&w);
+	return status;
+}
+
+static qmla_status_t check_norm(const struct loader *l, uint32_t layer, const char *module)
+{
+	char name[QMW_TENSOR_NAME_BYTES];
+
+	qmw_module_name(l->config, layer, module, "weight", name);
+	return qmw_checkpoint_check(l->checkpoint, name, l->config->hidden, 0);
+}
+
+static qmla_status_t check_layer(const struct loader *l, uint32_t layer)
+{
+	const struct qmw_config *c = l->config;
+	char prefix[QMW_TENSOR_NAME_BYTES];
+	qmla_status_t status = check_norm(l, layer, "input_layernorm");
+
 	if (!status)
-		status = load_linear(l, "self_attn.o_proj", c->hidden, c->heads * c->value_dim,
-				     c->attention_bias, &layer->output);
+		status = check_norm(l, layer, "post_attention_layernorm");
 	if (!status)
-		status = load_gate_up(l, layer);
+		status = qmw_attention_weights_check(l->checkpoint, c, layer);
+	if (status)
+		return status;
+	qmw_mlp_prefix(c, layer, prefix);
+	return qmw_mlp_check(l->checkpoint, prefix, c->hidden, c->intermediate, c->mlp_bias);
+}
+
+qmla_status_t qmw_weights_check(const struct qmw_checkpoint *checkpoint,
+				const struct qmw_config *config)
+{
+	const struct loader l = {.checkpoint = checkpoint, .config = config};
+	qmla_status_t status =
+		qmw_checkpoint_check(checkpoint, QMW_EMBEDDING_NAME, config->vocab, config->hidden);
+
 	if (!status)
-		status = load_linear(l, "mlp.down_proj", c->hidden, c->intermediate, c->mlp_bias,
-				     &layer->down);
+		status = qmw_checkpoint_check(checkpoint, QMW_NORM_NAME, config->hidden, 0);
+	if (!status)
+		status = qmw_checkpoint_check(checkpoint, qmw_head_name(config), config->vocab,
+					      config->hidden);
+	for (uint32_t i = 0; i < config->layers && !status; i++)
+		status = check_layer(&l, i);
+	return status;
+}
+
+qmla_status_t qmw_layer_read(const struct qmw_checkpoint *checkpoint,
+			     const struct qmw_config *config, const struct qmw_rope *rope,
+			     uint32_t cache_layer, struct qmw_attention_weights *raw,
+			     struct qmw_layer *layer)
+{
+	struct loader l = {
+		.checkpoint = checkpoint, .config = config, .rope = rope, .layer = cache_layer};
+	qmla_status_t status;
+
+	*layer = (struct qmw_layer){0};
+	status = load_layer(&l, raw, layer);
+	if (status)
+		qmw_layer_free(layer, config->heads);
 	return status;
 }
 
@@ -257,17 +263,48 @@ static qmla_status_t load_outer(struct loader *l, struct qmw_weights *w)
 	const struct qmw_config *c = l->config;
 	float *head = NULL;
 	qmla_status_t status =
-		read_named(l, "model.embed_tokens.weight", c->vocab, c->hidden, &w->embedding);
+		read_named(l, QMW_EMBEDDING_NAME, c->vocab, c->hidden, &w->embedding);
 
 	if (!status)
-		status = read_named(l, "model.norm.weight", c->hidden, 0, &w->norm);
+		status = read_named(l, QMW_NORM_NAME, c->hidden, 0, &w->norm);
 	if (!status && !c->tied_embeddings)
-		status = read_named(l, "lm_head.weight", c->vocab, c->hidden, &head);
+		status = read_named(l, qmw_head_name(c), c->vocab, c->hidden, &head);
 	if (!status)
 		status = qmw_matrix_init(&w->head, c->vocab, c->hidden,
 					 c->tied_embeddings ? w->embedding : head, c->hidden, NULL);
 	free(head);
 	return status;
+}
+
+/* The constants of layer @p i as fuse.h takes them. */
+static qmla_status_t begin_layer(struct loader *l, const struct qmw_constants *constants,
+				 uint32_t i)
+{
+	const struct qmw_layer_constants *from = &constants->layers[i];
+	uint32_t content = l->config->content_dim, pairs = l->config->rope_dim / 2;
+
+	l->layer = i;
+	l->scales = calloc(content + pairs, sizeof(*l->scales));
+	if (!l->scales)
+		return QMLA_ERR_NO_MEMORY;
+	for (uint32_t k = 0; from->content_scale && k < content; k++)
+		l->scales[k] = from->content_scale[k];
+	for (uint32_t k = 0; from->rope_scale && k < pairs; k++)
+		l->scales[content + k] = from->rope_scale[k];
+	l->fuse = (struct qmw_fuse){
+		.content_dim = content,
+		.rope = l->rope,
+		.content_scale = from->content_scale ? l->scales : NULL,
+		.rope_scale = from->rope_scale ? l->scales + content : NULL,
+	};
+	return qmw_fuse_rotation(constants, i, content, &l->rotation);
+}
+
+static void end_layer(struct loader *l)
+{
+	free(l->rotation);
+	free(l->scales);
+	l->rotation = l->scales = NULL;
 }
 
 qmla_status_t qmw_weights_load(const struct qmw_checkpoint *checkpoint,
@@ -284,13 +321,11 @@ qmla_status_t qmw_weights_load(const struct qmw_checkpoint *checkpoint,
 		return QMLA_ERR_NO_MEMORY;
 	status = load_outer(&l, &self);
 	for (uint32_t i = 0; i < config->layers && !status; i++) {
-		l.layer = i;
-		l.constants = &constants->layers[i];
-		status = qmw_fuse_rotation(constants, i, config->content_dim, &l.rotation);
+		status = begin_layer(&l, constants, i);
+		l.fuse.rotation = l.rotation;
 		if (!status)
-			status = load_layer(&l, &self.layer[i]);
-		free(l.rotation);
-		l.rotation = NULL;
+			status = load_layer(&l, NULL, &self.layer[i]);
+		end_layer(&l);
 	}
 	if (status) {
 		qmw_weights_free(&self);
@@ -301,7 +336,7 @@ qmla_status_t qmw_weights_load(const struct qmw_checkpoint *checkpoint,
 	return QMLA_OK;
 }
 
-static void free_layer(struct qmw_layer *layer, uint32_t heads)
+void qmw_layer_free(struct qmw_layer *layer, uint32_t heads)
 {
 	free(layer->input_norm);
 	free(layer->post_norm);
@@ -319,14 +354,14 @@ static void free_layer(struct qmw_layer *layer, uint32_t heads)
 	free(layer->key_up);
 	free(layer->value_up);
 	qmw_matrix_fini(&layer->output);
-	qmw_matrix_fini(&layer->gate_up);
-	qmw_matrix_fini(&layer->down);
+	qmw_mlp_free(&layer->mlp);
+	*layer = (struct qmw_layer){0};
 }
 
 void qmw_weights_free(struct qmw_weights *weights)
 {
 	for (uint32_t i = 0; weights->layer && i < weights->layers; i++)
-		free_layer(&weights->layer[i], weights->heads);
+		qmw_layer_free(&weights->layer[i], weights->heads);
 	free(weights->layer);
 	free(weights->embedding);
 	free(weights->norm);
