@@ -22,7 +22,6 @@ struct qmw_checkpoint {
 	char **names; /**< ascending */
 	struct qmw_safetensors **files;
 	json_t *map; /**< tensor → file name, NULL for a single file */
-	uint8_t digest[QMC_SHA256_BYTES];
 };
 
 /* A plain name inside the directory: an index must not reach elsewhere. */
@@ -139,23 +138,6 @@ static qmla_status_t open_file(struct qmw_checkpoint *self, uint32_t i)
 	return status;
 }
 
-static qmla_status_t open_files(struct qmw_checkpoint *self)
-{
-	uint8_t *digests = malloc((size_t)self->count * QMC_SHA256_BYTES);
-	qmla_status_t status = digests ? QMLA_OK : QMLA_ERR_NO_MEMORY;
-
-	for (uint32_t i = 0; i < self->count && !status; i++) {
-		status = open_file(self, i);
-		if (!status)
-			status = qmw_safetensors_digest(self->files[i],
-							digests + (size_t)i * QMC_SHA256_BYTES);
-	}
-	if (!status)
-		status = qmc_sha256(digests, (size_t)self->count * QMC_SHA256_BYTES, self->digest);
-	free(digests);
-	return status;
-}
-
 qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint **checkpoint)
 {
 	struct qmw_checkpoint *self = calloc(1, sizeof(*self));
@@ -168,8 +150,8 @@ qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint *
 	self->files = calloc(FILES_MAX, sizeof(*self->files));
 	if (self->directory && self->names && self->files)
 		status = list_files(self);
-	if (!status)
-		status = open_files(self);
+	for (uint32_t i = 0; i < self->count && !status; i++)
+		status = open_file(self, i);
 	if (status) {
 		qmw_checkpoint_close(self);
 		return status;
@@ -193,10 +175,30 @@ void qmw_checkpoint_close(struct qmw_checkpoint *checkpoint)
 	free(checkpoint);
 }
 
-void qmw_checkpoint_digest(const struct qmw_checkpoint *checkpoint,
-			   uint8_t digest[QMC_SHA256_BYTES])
+qmla_status_t qmw_checkpoint_digest(const struct qmw_checkpoint *checkpoint,
+				    uint8_t digest[QMC_SHA256_BYTES])
 {
-	memcpy(digest, checkpoint->digest, QMC_SHA256_BYTES);
+	uint8_t *digests = malloc((size_t)checkpoint->count * QMC_SHA256_BYTES);
+	qmla_status_t status = digests ? QMLA_OK : QMLA_ERR_NO_MEMORY;
+
+	for (uint32_t i = 0; i < checkpoint->count && !status; i++)
+		status = qmw_safetensors_digest(checkpoint->files[i],
+						digests + (size_t)i * QMC_SHA256_BYTES);
+	if (!status)
+		status = qmc_sha256(digests, (size_t)checkpoint->count * QMC_SHA256_BYTES, digest);
+	free(digests);
+	return status;
+}
+
+uint32_t qmw_checkpoint_files(const struct qmw_checkpoint *checkpoint)
+{
+	return checkpoint->count;
+}
+
+const struct qmw_safetensors *qmw_checkpoint_file(const struct qmw_checkpoint *checkpoint,
+						  uint32_t index)
+{
+	return checkpoint->files[index];
 }
 
 /* The file that should hold @p name: the index says which, or the only one. */
@@ -239,27 +241,63 @@ qmla_status_t qmw_tensor_check_shape(const struct qmw_tensor *tensor, const char
 	return QMLA_ERR_FORMAT;
 }
 
-qmla_status_t qmw_checkpoint_read(const struct qmw_checkpoint *checkpoint, const char *name,
-				  uint64_t rows, uint64_t columns, float **values)
+/* The tensor, of the shape that is asked for. */
+static qmla_status_t find(const struct qmw_checkpoint *self, const char *name, uint64_t rows,
+			  uint64_t columns, const struct qmw_tensor **found, const char **path)
 {
-	const struct qmw_safetensors *file = file_of(checkpoint, name);
+	const struct qmw_safetensors *file = file_of(self, name);
 	const struct qmw_tensor *tensor = file ? qmw_safetensors_find(file, name) : NULL;
-	qmla_status_t status;
-	float *buffer;
 
 	if (!tensor) {
 		qmc_error(COMPONENT, "%s: tensor %s is missing%s",
-			  file ? qmw_safetensors_path(file) : checkpoint->directory, name,
+			  file ? qmw_safetensors_path(file) : self->directory, name,
 			  file ? "" : " from the index");
 		return QMLA_ERR_NOT_FOUND;
 	}
-	status = qmw_tensor_check_shape(tensor, qmw_safetensors_path(file), rows, columns);
+	*found = tensor;
+	*path = qmw_safetensors_path(file);
+	return qmw_tensor_check_shape(tensor, *path, rows, columns);
+}
+
+qmla_status_t qmw_checkpoint_check(const struct qmw_checkpoint *checkpoint, const char *name,
+				   uint64_t rows, uint64_t columns)
+{
+	const struct qmw_tensor *tensor;
+	const char *path;
+	float none;
+	qmla_status_t status = find(checkpoint, name, rows, columns, &tensor, &path);
+
+	return status ? status : qmw_tensor_range_to_float(tensor, path, 0, 0, &none);
+}
+
+qmla_status_t qmw_checkpoint_read_rows(const struct qmw_checkpoint *checkpoint, const char *name,
+				       uint64_t rows, uint64_t columns, uint64_t first,
+				       uint64_t count, float *values)
+{
+	const struct qmw_tensor *tensor;
+	const char *path;
+	qmla_status_t status = find(checkpoint, name, rows, columns, &tensor, &path);
+
+	if (status)
+		return status;
+	columns = columns ? columns : 1;
+	return qmw_tensor_range_to_float(tensor, path, first * columns, count * columns, values);
+}
+
+qmla_status_t qmw_checkpoint_read(const struct qmw_checkpoint *checkpoint, const char *name,
+				  uint64_t rows, uint64_t columns, float **values)
+{
+	const struct qmw_tensor *tensor;
+	const char *path;
+	qmla_status_t status = find(checkpoint, name, rows, columns, &tensor, &path);
+	float *buffer;
+
 	if (status)
 		return status;
 	buffer = malloc(tensor->elements * sizeof(*buffer) + 1);
 	if (!buffer)
 		return QMLA_ERR_NO_MEMORY;
-	status = qmw_tensor_to_float(tensor, qmw_safetensors_path(file), buffer);
+	status = qmw_checkpoint_read_rows(checkpoint, name, rows, columns, 0, rows, buffer);
 	if (status) {
 		free(buffer);
 		return status;

@@ -15,15 +15,18 @@
 #include "common/digest.h"
 
 struct qmw_checkpoint;
+struct qmw_safetensors;
+struct qmw_tensor;
 
 /** Logs the file at fault. QMLA_ERR_NOT_FOUND (no weights, a shard or a tensor missing), and what
  * safetensors.h gives. */
 qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint **checkpoint);
 void qmw_checkpoint_close(struct qmw_checkpoint *checkpoint); /**< accepts NULL */
 
-/** SHA-256 over the SHA-256 digests of the weight files in ascending order of their names. */
-void qmw_checkpoint_digest(const struct qmw_checkpoint *checkpoint,
-			   uint8_t digest[QMC_SHA256_BYTES]);
+/** SHA-256 over the SHA-256 digests of the weight files in ascending order of their names. Reads
+ * all of them, a piece at a time. Errors as qmw_source_read. */
+qmla_status_t qmw_checkpoint_digest(const struct qmw_checkpoint *checkpoint,
+				    uint8_t digest[QMC_SHA256_BYTES]);
 
 /** True when a tensor of this name is in one of the files. */
 bool qmw_checkpoint_has(const struct qmw_checkpoint *checkpoint, const char *name);
@@ -37,8 +40,24 @@ bool qmw_checkpoint_has(const struct qmw_checkpoint *checkpoint, const char *nam
 qmla_status_t qmw_checkpoint_read(const struct qmw_checkpoint *checkpoint, const char *name,
 				  uint64_t rows, uint64_t columns, float **values);
 
+/** As read, rows [@p first, @p first + @p count) of a tensor [@p rows, @p columns] into the
+ * caller's
+ * @p values [count][columns]. */
+qmla_status_t qmw_checkpoint_read_rows(const struct qmw_checkpoint *checkpoint, const char *name,
+				       uint64_t rows, uint64_t columns, uint64_t first,
+				       uint64_t count, float *values);
+
+/** Checks that tensor @p name is there, of this shape and of a dtype that can be read; reads
+ * nothing. Errors as read. */
+qmla_status_t qmw_checkpoint_check(const struct qmw_checkpoint *checkpoint, const char *name,
+				   uint64_t rows, uint64_t columns);
+
+/** The weight files in ascending order of their names: @p index below count. */
+uint32_t qmw_checkpoint_files(const struct qmw_checkpoint *checkpoint);
+const struct qmw_safetensors *qmw_checkpoint_file(const struct qmw_checkpoint *checkpoint,
+						  uint32_t index);
+
 /** Checks a tensor's shape as qmw_checkpoint_read does, for one file. Logs. */
-struct qmw_tensor;
 qmla_status_t qmw_tensor_check_shape(const struct qmw_tensor *tensor, const char *path,
 				     uint64_t rows, uint64_t columns);
 

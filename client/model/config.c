@@ -121,6 +121,9 @@ static void read_model_type(struct reader *r, struct qmw_config *config)
 
 static void read_geometry(struct reader *r, struct qmw_config *c)
 {
+	c->sublayers = 1;
+	c->latent_scale = c->query_scale = 1;
+	c->latent_norm_eps = QMW_LATENT_NORM_EPS;
 	c->layers = read_count(r, "num_hidden_layers", -1, 1, QMK_MAX_LAYERS);
 	c->hidden = read_count(r, "hidden_size", -1, 1, DIM_MAX);
 	c->intermediate = read_count(r, "intermediate_size", -1, 1, DIM_MAX);

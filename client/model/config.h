@@ -29,11 +29,14 @@ struct qmw_yarn {
 
 struct qmw_config {
 	char architecture[64];
-	bool v3; /**< else V2 */
-	uint32_t layers, hidden, intermediate, heads, vocab, max_position;
+	bool v3;            /**< else V2 */
+	uint32_t layers;    /**< attention sub-layers, each with a cache of its own */
+	uint32_t sublayers; /**< of them in a decoder layer: 1, in LongCat 2 */
+	uint32_t hidden, intermediate, heads, vocab, max_position;
 	uint32_t q_rank; /**< q_lora_rank, 0: none */
 	uint32_t content_dim, rope_dim, nope_dim, value_dim;
-	float norm_eps;
+	float norm_eps, latent_norm_eps; /**< the latter in the attention's two inner norms */
+	float latent_scale, query_scale; /**< on what the inner norms give; 1 in most */
 	double rope_theta;
 	bool rope_interleave; /**< V2: always */
 	bool attention_bias, mlp_bias, tied_embeddings;

@@ -37,18 +37,29 @@ static void fill_angles(struct qmw_context *context)
 	}
 }
 
-/* What is left of the layer before, and the beginning of this one, for one tile. */
-static void tile_task(void *argument, uint32_t index, uint32_t thread)
+/* The rows of tile @p index. */
+static uint32_t tile_rows(const struct qmw_context *context, uint32_t index, uint32_t *first)
+{
+	uint32_t left = context->rows - index * context->tile_rows;
+
+	*first = index * context->tile_rows;
+	return left < context->tile_rows ? left : context->tile_rows;
+}
+
+static void begin_task(void *argument, uint32_t index, uint32_t thread)
 {
 	struct qmw_context *context = argument;
-	uint32_t first = index * context->tile_rows, left = context->rows - first;
-	uint32_t count = left < context->tile_rows ? left : context->tile_rows;
+	uint32_t first, count = tile_rows(context, index, &first);
 
-	if (context->layer > 0)
-		qmw_layer_finish(context, &context->lanes[thread], context->layer - 1, first,
-				 count);
-	if (context->layer < context->model->config.layers)
-		qmw_layer_begin(context, &context->lanes[thread], first, count);
+	qmw_layer_begin(context, &context->lanes[thread], first, count);
+}
+
+static void finish_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+	uint32_t first, count = tile_rows(context, index, &first);
+
+	qmw_layer_finish(context, &context->lanes[thread], first, count);
 }
 
 static void pack_task(void *argument, uint32_t index, uint32_t thread)
@@ -81,33 +92,34 @@ static void choose_tiles(struct qmw_context *context)
 	context->tile_rows = share;
 }
 
-static void run_tiles(struct qmw_context *context)
+static void run_tiles(struct qmw_context *context, qmw_team_function *task)
 {
 	context->alone = context->rows <= context->tile_rows;
 	qmw_team_run(context->team, (context->rows + context->tile_rows - 1) / context->tile_rows,
-		     tile_task, context);
+		     task, context);
 }
 
-static qmla_status_t run_layers(struct qmw_context *context)
+void qmw_forward_begin(struct qmw_context *context)
 {
-	const struct qmw_model *model = context->model;
-
+	atomic_store_explicit(&context->status, QMLA_OK, memory_order_relaxed);
+	fill_angles(context);
 	choose_tiles(context);
-	for (uint32_t i = 0; i < model->config.layers; i++) {
-		context->layer = i;
-		run_tiles(context);
-		context->alone = context->span_count == 1;
-		if (model->options.cache == QMW_CACHE_PACKED)
-			qmw_team_run(context->team, context->span_count, pack_task, context);
-		if (qmw_context_failure(context))
-			return qmw_context_failure(context);
-		qmw_team_run(context->team, context->span_count, attention_task, context);
-		if (qmw_context_failure(context))
-			return qmw_context_failure(context);
-	}
-	context->layer = model->config.layers;
-	run_tiles(context);
-	return QMLA_OK;
+}
+
+qmla_status_t qmw_forward_layer(struct qmw_context *context, uint32_t layer)
+{
+	context->layer = layer;
+	run_tiles(context, begin_task);
+	context->alone = context->span_count == 1;
+	if (context->model->options.cache == QMW_CACHE_PACKED)
+		qmw_team_run(context->team, context->span_count, pack_task, context);
+	if (qmw_context_failure(context))
+		return qmw_context_failure(context);
+	qmw_team_run(context->team, context->span_count, attention_task, context);
+	if (qmw_context_failure(context))
+		return qmw_context_failure(context);
+	run_tiles(context, finish_task);
+	return qmw_context_failure(context);
 }
 
 /* Final norm and head for @p count of the wanted rows. */
@@ -140,10 +152,10 @@ qmla_status_t qmw_model_forward(const struct qmw_model *model, struct qmw_contex
 	status = qmw_plan(context, pool, items, count);
 	if (status)
 		return status;
-	atomic_store_explicit(&context->status, QMLA_OK, memory_order_relaxed);
 	embed(context, items, count);
-	fill_angles(context);
-	status = run_layers(context);
+	qmw_forward_begin(context);
+	for (uint32_t i = 0; i < model->config.layers && !status; i++)
+		status = qmw_forward_layer(context, i);
 	if (status)
 		return status;
 	context->alone = true;

@@ -34,9 +34,15 @@ void qmw_plan_commit(struct qmw_context *context, const struct qmw_forward_item 
 void qmw_layer_begin(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
 		     uint32_t count);
 
-/** Output projection, residual and MLP of layer @p layer for those rows. */
-void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32_t layer,
-		      uint32_t first, uint32_t count);
+/** Output projection, residual and MLP of the context's layer for those rows. */
+void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		      uint32_t count);
+
+/** Readies the planned rows' angles and tiles: once before the first layer. */
+void qmw_forward_begin(struct qmw_context *context);
+
+/** Runs one cache layer over the context's hidden rows. */
+qmla_status_t qmw_forward_layer(struct qmw_context *context, uint32_t layer);
 
 /** Packs the span's block, when it fills, into its slot. */
 void qmw_attention_pack(struct qmw_context *context, struct qmw_lane *lane,

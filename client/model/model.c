@@ -99,9 +99,10 @@ static qmla_status_t load(struct qmw_model *self, const char *directory)
 	if (status)
 		return status;
 	qmw_rope_init(&self->config, &self->rope);
-	qmw_checkpoint_digest(checkpoint, digest);
-	status = qmw_constants_open(directory, &self->config, digest,
-				    self->options.ignore_calibration, &self->constants);
+	status = qmw_checkpoint_digest(checkpoint, digest);
+	if (!status)
+		status = qmw_constants_open(directory, &self->config, digest,
+					    self->options.ignore_calibration, &self->constants);
 	if (!status)
 		status = qmw_weights_load(checkpoint, &self->config, &self->constants, &self->rope,
 					  &self->weights);

@@ -3,24 +3,20 @@
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/model/file.h"
 #include "common/log.h"
-#include "kernels/numeric.h"
 
 #define COMPONENT "model"
 
 struct qmw_safetensors {
-	char *path;
-	void *owned; /**< NULL when the caller keeps the bytes */
-	const uint8_t *bytes;
-	uint64_t length;
-	const uint8_t *data;
-	uint64_t data_length;
+	struct qmw_source *source;
+	const char *path; /**< the source's */
+	void *owned;      /**< bytes of a loaded file */
+	uint64_t data_begin, data_length;
 	json_t *header; /**< keeps the names */
 	uint32_t count;
 	struct qmw_tensor *tensors; /**< sorted by name */
@@ -37,7 +33,7 @@ static const struct {
 	{"I16", QMW_DTYPE_OTHER, 2},     {"I8", QMW_DTYPE_OTHER, 1},
 	{"U8", QMW_DTYPE_OTHER, 1},      {"U16", QMW_DTYPE_OTHER, 2},
 	{"U32", QMW_DTYPE_OTHER, 4},     {"U64", QMW_DTYPE_OTHER, 8},
-	{"BOOL", QMW_DTYPE_OTHER, 1},    {"F8_E4M3", QMW_DTYPE_OTHER, 1},
+	{"BOOL", QMW_DTYPE_OTHER, 1},    {"F8_E4M3", QMW_DTYPE_F8_E4M3, 1},
 	{"F8_E5M2", QMW_DTYPE_OTHER, 1}, {"F8_E8M0", QMW_DTYPE_OTHER, 1},
 };
 
@@ -136,7 +132,10 @@ static qmla_status_t parse_tensor(const struct qmw_safetensors *file, const char
 			  file->path, name, tensor->end, file->data_length);
 		return QMLA_ERR_CORRUPT;
 	}
-	tensor->data = file->data + tensor->begin;
+	tensor->source = file->source;
+	tensor->offset = file->data_begin + tensor->begin;
+	if (qmw_source_bytes(file->source))
+		tensor->data = qmw_source_bytes(file->source) + tensor->offset;
 	return QMLA_OK;
 }
 
@@ -203,53 +202,75 @@ static qmla_status_t parse_tensors(struct qmw_safetensors *file)
 	return check_cover(file);
 }
 
+/* The header's text is @p length bytes behind the first eight. */
+static qmla_status_t parse_json(struct qmw_safetensors *file, uint64_t length)
+{
+	char *text = malloc((size_t)length);
+	json_error_t error;
+	qmla_status_t status;
+
+	if (!text)
+		return QMLA_ERR_NO_MEMORY;
+	status = qmw_source_read(file->source, 8, length, text);
+	if (!status) {
+		file->header = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &error);
+		if (!json_is_object(file->header)) {
+			qmc_error(COMPONENT, "%s: the header is no JSON object: %s (byte %d)",
+				  file->path, file->header ? "another JSON value" : error.text,
+				  file->header ? 0 : error.position);
+			status = QMLA_ERR_FORMAT;
+		}
+	}
+	free(text);
+	return status;
+}
+
 static qmla_status_t parse_header(struct qmw_safetensors *file)
 {
-	uint64_t header;
-	json_error_t error;
+	uint64_t length = qmw_source_length(file->source), header;
+	uint8_t bytes[8];
+	qmla_status_t status;
 
-	if (file->length < 8) {
+	if (length < 8) {
 		qmc_error(COMPONENT, "%s: %" PRIu64 " bytes are too few for a safetensors file",
-			  file->path, file->length);
+			  file->path, length);
 		return QMLA_ERR_CORRUPT;
 	}
-	header = read_u64(file->bytes);
+	status = qmw_source_read(file->source, 0, 8, bytes);
+	if (status)
+		return status;
+	header = read_u64(bytes);
 	if (header < 2 || header > QMW_SAFETENSORS_HEADER_MAX) {
 		qmc_error(COMPONENT,
 			  "%s: header length %" PRIu64 " is impossible: no safetensors file",
 			  file->path, header);
 		return QMLA_ERR_FORMAT;
 	}
-	if (header > file->length - 8) {
+	if (header > length - 8) {
 		qmc_error(COMPONENT, "%s: truncated inside the header; copy it again", file->path);
 		return QMLA_ERR_CORRUPT;
 	}
-	file->header = json_loadb((const char *)file->bytes + 8, (size_t)header,
-				  JSON_REJECT_DUPLICATES, &error);
-	if (!json_is_object(file->header)) {
-		qmc_error(COMPONENT, "%s: the header is no JSON object: %s (byte %d)", file->path,
-			  file->header ? "another JSON value" : error.text,
-			  file->header ? 0 : error.position);
-		return QMLA_ERR_FORMAT;
-	}
-	file->data = file->bytes + 8 + header;
-	file->data_length = file->length - 8 - header;
+	status = parse_json(file, header);
+	if (status)
+		return status;
+	file->data_begin = 8 + header;
+	file->data_length = length - 8 - header;
 	return parse_tensors(file);
 }
 
-qmla_status_t qmw_safetensors_parse(const void *bytes, uint64_t length, const char *label,
-				    struct qmw_safetensors **file)
+/* Takes @p source, also when it fails. */
+static qmla_status_t open_source(struct qmw_source *source, struct qmw_safetensors **file)
 {
 	struct qmw_safetensors *self = calloc(1, sizeof(*self));
-	qmla_status_t status = QMLA_ERR_NO_MEMORY;
+	qmla_status_t status;
 
-	if (!self)
+	if (!self) {
+		qmw_source_close(source);
 		return QMLA_ERR_NO_MEMORY;
-	self->bytes = bytes;
-	self->length = length;
-	self->path = strdup(label);
-	if (self->path)
-		status = parse_header(self);
+	}
+	self->source = source;
+	self->path = qmw_source_path(source);
+	status = parse_header(self);
 	if (status) {
 		qmw_safetensors_close(self);
 		return status;
@@ -258,7 +279,24 @@ qmla_status_t qmw_safetensors_parse(const void *bytes, uint64_t length, const ch
 	return QMLA_OK;
 }
 
+qmla_status_t qmw_safetensors_parse(const void *bytes, uint64_t length, const char *label,
+				    struct qmw_safetensors **file)
+{
+	struct qmw_source *source;
+	qmla_status_t status = qmw_source_wrap(bytes, length, label, &source);
+
+	return status ? status : open_source(source, file);
+}
+
 qmla_status_t qmw_safetensors_open(const char *path, struct qmw_safetensors **file)
+{
+	struct qmw_source *source;
+	qmla_status_t status = qmw_source_open(path, &source);
+
+	return status ? status : open_source(source, file);
+}
+
+qmla_status_t qmw_safetensors_load(const char *path, struct qmw_safetensors **file)
 {
 	void *bytes;
 	size_t length;
@@ -280,8 +318,8 @@ void qmw_safetensors_close(struct qmw_safetensors *file)
 		return;
 	json_decref(file->header);
 	free(file->tensors);
+	qmw_source_close(file->source);
 	free(file->owned);
-	free(file->path);
 	free(file);
 }
 
@@ -310,50 +348,5 @@ const struct qmw_tensor *qmw_safetensors_find(const struct qmw_safetensors *file
 qmla_status_t qmw_safetensors_digest(const struct qmw_safetensors *file,
 				     uint8_t digest[QMC_SHA256_BYTES])
 {
-	return qmc_sha256(file->bytes, (size_t)file->length, digest);
-}
-
-static float element_to_float(const struct qmw_tensor *tensor, uint64_t i)
-{
-	uint16_t half;
-	float value;
-
-	if (tensor->dtype == QMW_DTYPE_F32) {
-		memcpy(&value, tensor->data + 4 * i, sizeof(value));
-		return value;
-	}
-	memcpy(&half, tensor->data + 2 * i, sizeof(half));
-	return tensor->dtype == QMW_DTYPE_BF16 ? qmk_bf16_to_float(half) : qmk_fp16_to_float(half);
-}
-
-qmla_status_t qmw_tensor_to_float(const struct qmw_tensor *tensor, const char *path, float *values)
-{
-	if (tensor->dtype > QMW_DTYPE_BF16) {
-		qmc_error(COMPONENT,
-			  "%s: tensor %s has dtype %s; only BF16, F16 and F32 are supported, "
-			  "convert the checkpoint",
-			  path, tensor->name, tensor->dtype_name);
-		return QMLA_ERR_UNSUPPORTED;
-	}
-	for (uint64_t i = 0; i < tensor->elements; i++) {
-		values[i] = element_to_float(tensor, i);
-		if (isfinite(values[i]))
-			continue;
-		qmc_error(COMPONENT,
-			  "%s: tensor %s holds a NaN or infinity at element %" PRIu64
-			  ": the checkpoint is damaged",
-			  path, tensor->name, i);
-		return QMLA_ERR_CORRUPT;
-	}
-	return QMLA_OK;
-}
-
-void qmw_shape_format(const uint64_t *shape, uint32_t rank, char text[192])
-{
-	int used = snprintf(text, 192, "[");
-
-	for (uint32_t i = 0; i < rank && used < 170; i++)
-		used += snprintf(text + used, (size_t)(192 - used), "%s%" PRIu64, i ? ", " : "",
-				 shape[i]);
-	snprintf(text + used, (size_t)(192 - used), "]");
+	return qmw_source_digest(file->source, digest);
 }

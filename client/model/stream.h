@@ -15,26 +15,12 @@
 
 #include <qmla/status.h>
 
+#include "client/model/attention_weights.h"
+#include "client/model/checkpoint.h"
 #include "client/model/config.h"
 #include "client/model/rope.h"
 
 struct qmw_stream;
-
-/**
- * One attention sub-layer's weights as the checkpoint means them: float32, [out][in],
- * nothing of a calibration fused; constant factors of a family (LongCat's latent
- * scaling) are folded into the norm weights. Biases may be NULL.
- */
-struct qmw_attention_weights {
-	const float *query, *query_bias; /**< [H (d_n + d_r)][hidden]; NULL with q_lora */
-	const float *query_a, *query_a_bias, *query_norm; /**< [q_rank][hidden], [q_rank] */
-	const float *query_b;                             /**< [H (d_n + d_r)][q_rank] */
-	const float *kv_a, *kv_a_bias;                    /**< [d_c + d_r][hidden] */
-	const float *kv_norm;                             /**< Gamma, [d_c] */
-	const float *kv_b;                 /**< a head: d_n rows of W_UK, d_v of W_UV; [..][d_c] */
-	const float *output, *output_bias; /**< [hidden][H d_v] */
-	float kv_norm_eps, query_norm_eps;
-};
 
 /** Sees @p input [n][hidden], the normalised input of a sub-layer, before that runs. A failure ends
  * the run with its status. */
@@ -47,7 +33,12 @@ typedef qmla_status_t (*qmw_stream_visit)(void *user, uint32_t cache_layer,
 qmla_status_t qmw_stream_open(const char *directory, uint32_t threads, struct qmw_stream **stream);
 void qmw_stream_close(struct qmw_stream *stream); /**< accepts NULL */
 
+/** The stream's; config->layers counts cache layers. */
 const struct qmw_config *qmw_stream_config(const struct qmw_stream *stream);
+/** The stream's: for digests, and tensors that are copied as they are. */
+const struct qmw_checkpoint *qmw_stream_checkpoint(const struct qmw_stream *stream);
+/** Decoder layers of the model. */
+uint32_t qmw_stream_layers(const struct qmw_stream *stream);
 const struct qmw_rope *qmw_stream_rope(const struct qmw_stream *stream);
 /** Cache layers of the model; decoder layer i has those from *first on, *count of them. */
 uint32_t qmw_stream_cache_layers(const struct qmw_stream *stream);
@@ -62,16 +53,19 @@ qmla_status_t qmw_stream_embed(struct qmw_stream *stream, const uint32_t *tokens
 /** Makes @p decoder_layer the loaded one; the former's weights are gone. */
 qmla_status_t qmw_stream_load(struct qmw_stream *stream, uint32_t decoder_layer);
 
-/** Attention weights of a cache layer of the loaded decoder layer. */
+/** Attention weights of a cache layer of the loaded decoder layer, NULL of another one; valid until
+ * the next load. */
 const struct qmw_attention_weights *qmw_stream_attention(const struct qmw_stream *stream,
 							 uint32_t cache_layer);
 
 /** Runs the loaded layer over one whole sequence, positions 0 … n-1: @p hidden [n][hidden] in
- * place. @p visit may be NULL. */
+ * place. @p visit may be NULL. QMLA_ERR_INVALID_ARGUMENT: no layer loaded, n over the model's
+ * max_position_embeddings. */
 qmla_status_t qmw_stream_run(struct qmw_stream *stream, float *hidden, uint32_t n,
 			     qmw_stream_visit visit, void *user);
 
-/** Final norm and head: @p logits [n][vocab]. */
+/** Final norm and head: @p logits [n][vocab]. The head's weights are read by the first call and
+ * stay until the next load. */
 qmla_status_t qmw_stream_logits(struct qmw_stream *stream, const float *hidden, uint32_t n,
 				float *logits);
 

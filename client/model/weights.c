@@ -11,8 +11,9 @@ struct loader {
 	const struct qmw_checkpoint *checkpoint;
 	const struct qmw_config *config;
 	const struct qmw_rope *rope;
-	const float *rope_scale; /**< of the layer at work, NULL: one */
-	double *rotation;        /**< of the layer at work, NULL: identity */
+	struct qmw_fuse fuse; /**< of the layer at work */
+	double *rotation;     /**< its arrays, owned */
+	double *scales;
 	uint32_t layer;
 	uint64_t parameters;
 };
@@ -51,16 +52,13 @@ static qmla_status_t pack_queries(const struct loader *l, const float *weights, 
 {
 	const struct qmw_config *c = l->config;
 	uint32_t width = c->nope_dim + c->rope_dim;
-	float *fused = l->rope_scale ? copy(weights, (size_t)c->heads * width * inputs) : NULL;
-	qmla_status_t status;
+	float *fused = copy(weights, (size_t)c->heads * width * inputs);
+	qmla_status_t status = QMLA_ERR_NO_MEMORY;
 
-	if (l->rope_scale && !fused)
-		return QMLA_ERR_NO_MEMORY;
-	for (uint32_t h = 0; h < c->heads; h++)
-		qmw_fuse_rope_rows(l->rope, l->rope_scale, true, inputs,
-				   fused + ((size_t)h * width + c->nope_dim) * inputs);
-	status = qmw_matrix_init(matrix, c->heads * width, inputs, fused ? fused : weights, inputs,
-				 NULL);
+	if (fused)
+		status = qmw_fuse_queries_float(&l->fuse, c->heads, c->nope_dim, inputs, fused);
+	if (!status)
+		status = qmw_matrix_init(matrix, c->heads * width, inputs, fused, inputs, NULL);
 	free(fused);
 	return status;
 }
@@ -90,15 +88,12 @@ static qmla_status_t pack_kv_a(const struct loader *l, const struct qmw_attentio
 	qmla_status_t status = weights && (bias || !w->kv_a_bias) ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 
 	if (!status)
-		status = qmw_fuse_kv_a(l->rotation, c->content_dim, c->hidden, weights, bias);
-	if (!status) {
-		qmw_fuse_rope_rows(l->rope, l->rope_scale, false, c->hidden,
-				   weights + (size_t)c->content_dim * c->hidden);
-		if (bias)
-			qmw_fuse_rope_rows(l->rope, l->rope_scale, false, 1, bias + c->content_dim);
+		status = qmw_fuse_kv_a_float(&l->fuse, c->hidden, weights);
+	if (!status && bias)
+		status = qmw_fuse_kv_a_float(&l->fuse, 1, bias);
+	if (!status)
 		status =
 			qmw_matrix_init(&layer->kv_a, outputs, c->hidden, weights, c->hidden, bias);
-	}
 	free(weights);
 	free(bias);
 	return status;
@@ -136,8 +131,7 @@ static qmla_status_t pack_kv_b(const struct loader *l, const struct qmw_attentio
 	qmla_status_t status = weights ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 
 	if (!status)
-		status = qmw_fuse_kv_b(l->rotation, w->kv_norm, c->content_dim,
-				       c->heads * head_rows, weights);
+		status = qmw_fuse_kv_b_float(&l->fuse, w->kv_norm, c->heads * head_rows, weights);
 	layer->key_up = calloc(c->heads, sizeof(*layer->key_up));
 	layer->value_up = calloc(c->heads, sizeof(*layer->value_up));
 	if (!status && (!layer->key_up || !layer->value_up))
@@ -248,7 +242,12 @@ qmla_status_t qmw_layer_read(const struct qmw_checkpoint *checkpoint,
 			     struct qmw_layer *layer)
 {
 	struct loader l = {
-		.checkpoint = checkpoint, .config = config, .rope = rope, .layer = cache_layer};
+		.checkpoint = checkpoint,
+		.config = config,
+		.rope = rope,
+		.fuse = {.content_dim = config->content_dim, .rope = rope},
+		.layer = cache_layer,
+	};
 	qmla_status_t status;
 
 	*layer = (struct qmw_layer){0};

@@ -7,13 +7,25 @@
 
 #include <qmla/status.h>
 
+#include "client/model/attention_weights.h"
 #include "client/model/checkpoint.h"
 #include "client/model/config.h"
 #include "client/model/constants.h"
 #include "client/model/matrix.h"
+#include "client/model/mlp.h"
 #include "client/model/rope.h"
 #include "kernels/ops.h"
 
+#define QMW_EMBEDDING_NAME "model.embed_tokens.weight"
+#define QMW_NORM_NAME      "model.norm.weight"
+
+/** The output head's tensor: with tied embeddings those. */
+static inline const char *qmw_head_name(const struct qmw_config *config)
+{
+	return config->tied_embeddings ? QMW_EMBEDDING_NAME : "lm_head.weight";
+}
+
+/** One attention sub-layer and what follows it. */
 struct qmw_layer {
 	float *input_norm, *post_norm; /**< [hidden] */
 	struct qmw_matrix query;       /**< hidden → H (d_n + d_r); unused with q_lora */
@@ -24,8 +36,8 @@ struct qmw_layer {
 	struct qmw_matrix *key_up;     /**< [H]: d_n → d_c, W_UK absorbed */
 	struct qmw_matrix *value_up;   /**< [H]: d_c → d_v */
 	struct qmw_matrix output;      /**< H d_v → hidden */
-	struct qmw_matrix gate_up;     /**< hidden → 2 intermediate: gates, then ups */
-	struct qmw_matrix down;        /**< intermediate → hidden */
+	struct qmw_mlp mlp;            /**< dense */
+	float kv_norm_eps, query_norm_eps;
 };
 
 struct qmw_weights {
@@ -43,5 +55,17 @@ qmla_status_t qmw_weights_load(const struct qmw_checkpoint *checkpoint,
 			       const struct qmw_constants *constants, const struct qmw_rope *rope,
 			       struct qmw_weights *weights);
 void qmw_weights_free(struct qmw_weights *weights); /**< accepts a zeroed structure */
+
+/** Checks every name, shape and dtype that loading asks for, and reads nothing. Errors as load. */
+qmla_status_t qmw_weights_check(const struct qmw_checkpoint *checkpoint,
+				const struct qmw_config *config);
+
+/** Reads one cache layer, nothing of a calibration fused. Its attention weights go to @p raw when
+ * that is not NULL, to be freed by the caller. Errors as load. */
+qmla_status_t qmw_layer_read(const struct qmw_checkpoint *checkpoint,
+			     const struct qmw_config *config, const struct qmw_rope *rope,
+			     uint32_t cache_layer, struct qmw_attention_weights *raw,
+			     struct qmw_layer *layer);
+void qmw_layer_free(struct qmw_layer *layer, uint32_t heads); /**< accepts a zeroed structure */
 
 #endif /* QMW_WEIGHTS_H */

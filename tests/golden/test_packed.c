@@ -46,7 +46,7 @@ static struct qmw_safetensors *open_golden(const char *name)
 	char path[512];
 
 	snprintf(path, sizeof(path), GOLDEN "%s.safetensors", name);
-	assert_int_equal(qmw_safetensors_open(path, &file), QMLA_OK);
+	assert_int_equal(qmw_safetensors_load(path, &file), QMLA_OK);
 	return file;
 }
 

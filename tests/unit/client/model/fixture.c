@@ -270,7 +270,7 @@ void fixture_calibrate(const char *directory, const struct fixture_calibration *
 
 	assert_int_equal(qmw_config_read(directory, &config), QMLA_OK);
 	assert_int_equal(qmw_checkpoint_open(directory, &checkpoint), QMLA_OK);
-	qmw_checkpoint_digest(checkpoint, digest);
+	assert_int_equal(qmw_checkpoint_digest(checkpoint, digest), QMLA_OK);
 	qmw_checkpoint_close(checkpoint);
 	qmc_hex_encode(digest, sizeof(digest), hex);
 	for (uint32_t i = 0; i < config.layers; i++)

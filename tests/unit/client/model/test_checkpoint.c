@@ -259,7 +259,7 @@ static void test_digest(void **state)
 	(void)state;
 	copy(SHARDED);
 	assert_int_equal(qmw_checkpoint_open(directory, &checkpoint), QMLA_OK);
-	qmw_checkpoint_digest(checkpoint, digest);
+	assert_int_equal(qmw_checkpoint_digest(checkpoint, digest), QMLA_OK);
 	qmw_checkpoint_close(checkpoint);
 	bytes = fixture_read(directory, SHARD_1, &length);
 	qmc_sha256(bytes, length, joined);

@@ -41,7 +41,7 @@ static struct loaded run(const char *directory, const char *name,
 	char path[512];
 
 	snprintf(path, sizeof(path), FIXTURE_GOLDEN "%s/golden.safetensors", name);
-	assert_int_equal(qmw_safetensors_open(path, &golden), QMLA_OK);
+	assert_int_equal(qmw_safetensors_load(path, &golden), QMLA_OK);
 	for (size_t i = 0; i < 138; i++)
 		memcpy(&tokens[i], qmw_safetensors_find(golden, "tokens")->data + 8 * i, 4);
 	assert_int_equal(qmw_model_open(directory, options, &model), QMLA_OK);

@@ -179,7 +179,7 @@ static int set_up(void **state)
 
 	(void)state;
 	text = fixture_read(QMLA_SOURCE_DIR "/tests/data/prompts", "golden.txt", &length);
-	return qmw_safetensors_open(FIXTURE_GOLDEN "mla-s/golden.safetensors", &golden);
+	return qmw_safetensors_load(FIXTURE_GOLDEN "mla-s/golden.safetensors", &golden);
 }
 
 static int tear_down(void **state)

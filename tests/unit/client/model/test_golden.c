@@ -68,7 +68,7 @@ static void golden_open(const char *name, struct golden *golden)
 	char path[512];
 
 	snprintf(path, sizeof(path), GOLDEN "%s/golden.safetensors", name);
-	assert_int_equal(qmw_safetensors_open(path, &golden->file), QMLA_OK);
+	assert_int_equal(qmw_safetensors_load(path, &golden->file), QMLA_OK);
 	tokens = qmw_safetensors_find(golden->file, "tokens");
 	assert_non_null(tokens);
 	golden->count = (uint32_t)tokens->elements;
