@@ -52,6 +52,12 @@ struct qmw_near {
 struct qmw_rows {
 	const float *content, *key;  /**< [n][d_c], [n][d_r]; NULL: the passage's own */
 	const struct qmw_near *near; /**< NULL: every query reads the rows above */
+	/**
+	 * Rows that values are made of instead of the content above; NULL: the same. It takes
+	 * a content error's two ways to the output apart, matching and aggregation, in
+	 * qmw_passage_output alone: the derivatives are INVALID_ARGUMENT with it.
+	 */
+	const float *value_content;
 };
 
 /**

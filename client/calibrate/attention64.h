@@ -38,6 +38,7 @@ struct qmw_near64 {
 struct qmw_rows64 {
 	const double *content, *key;
 	const struct qmw_near64 *near;
+	const double *value_content;
 };
 
 qmla_status_t qmw_operator64_create(const struct qmw_config *config, const struct qmw_rope *rope,

@@ -153,8 +153,11 @@ qmla_status_t qmw_passage_vjp(const struct qmw_passage *passage, const struct qm
 	size_t a_rows = n * (qmw_query_dim(passage->op) + config->value_dim);
 	struct qmw_head_scratch scratch = {0};
 	struct gradient g;
-	qmla_status_t status = gradient_init(passage, count, cotangent, &g);
+	qmla_status_t status;
 
+	if (rows && rows->value_content)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	status = gradient_init(passage, count, cotangent, &g);
 	if (status == QMLA_OK)
 		status = qmw_head_scratch_init(passage, rows, &scratch);
 	if (status != QMLA_OK)

@@ -150,12 +150,15 @@ qmla_status_t qmw_passage_jvp(const struct qmw_passage *passage, const struct qm
 	struct qmw_head_scratch scratch = {0}, tangent = {0};
 	size_t wide =
 		config->content_dim > config->rope_dim ? config->content_dim : config->rope_dim;
-	qmw_real *zero = calloc(passage->n * wide, sizeof(*zero));
-	qmw_real *attended =
-		malloc(QMW_QUERY_BLOCK * (size_t)config->value_dim * sizeof(*attended));
-	struct qmw_rows moved = {.content = content ? content : zero, .key = key ? key : zero};
+	qmw_real *zero, *attended;
+	struct qmw_rows moved;
 	qmla_status_t status = QMLA_ERR_NO_MEMORY;
 
+	if (rows && rows->value_content)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	zero = calloc(passage->n * wide, sizeof(*zero));
+	attended = malloc(QMW_QUERY_BLOCK * (size_t)config->value_dim * sizeof(*attended));
+	moved = (struct qmw_rows){.content = content ? content : zero, .key = key ? key : zero};
 	if (zero && attended)
 		status = qmw_head_scratch_init(passage, rows, &scratch);
 	if (status == QMLA_OK)

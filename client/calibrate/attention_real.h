@@ -90,10 +90,11 @@ struct qmw_head_rows {
 struct qmw_head_scratch {
 	qmw_real *store;
 	qmw_real *weighted, *weighted_near; /* Gamma u; [n][d_c] */
-	qmw_real *turned, *turned_near;     /* RoPE k; [n][d_r] */
-	struct qmw_head_rows far, near;     /* near.key NULL: there are none */
-	qmw_real *weight;                   /* P [128][n], ld n */
-	qmw_real *spare;                    /* [128][n] */
+	qmw_real *weighted_value;       /* what V is made of; the same as weighted, or its own */
+	qmw_real *turned, *turned_near; /* RoPE k; [n][d_r] */
+	struct qmw_head_rows far, near; /* near.key NULL: there are none */
+	qmw_real *weight;               /* P [128][n], ld n */
+	qmw_real *spare;                /* [128][n] */
 	const struct qmw_near *rule;
 	uint32_t head;
 };

@@ -91,11 +91,18 @@ qmla_status_t qmw_head_scratch_init(const struct qmw_passage *passage, const str
 	if (!rows)
 		rows = &exact;
 	*scratch = (struct qmw_head_scratch){.rule = rows->near};
+	if (rows->value_content)
+		row += config->content_dim;
 	at = malloc(n * (row * (rows->near ? 2 : 1) + 2 * (size_t)QMW_QUERY_BLOCK) * sizeof(*at));
 	if (!at)
 		return QMLA_ERR_NO_MEMORY;
 	scratch->store = at;
 	scratch->weighted = carve(&at, n * config->content_dim);
+	scratch->weighted_value = scratch->weighted;
+	if (rows->value_content) {
+		scratch->weighted_value = carve(&at, n * config->content_dim);
+		qmw_passage_weighted(passage, rows->value_content, scratch->weighted_value);
+	}
 	scratch->turned = carve(&at, n * config->rope_dim);
 	scratch->far.key = carve(&at, n * d_qk);
 	scratch->far.value = carve(&at, n * d_v);
@@ -119,7 +126,8 @@ void qmw_head_scratch_fini(struct qmw_head_scratch *scratch)
 }
 
 static void expand(const struct qmw_passage *passage, uint32_t head, const qmw_real *weighted,
-		   const qmw_real *turned, struct qmw_head_rows *rows)
+		   const qmw_real *weighted_value, const qmw_real *turned,
+		   struct qmw_head_rows *rows)
 {
 	const struct qmw_config *config = &passage->op->config;
 	size_t n = passage->n, d_c = config->content_dim, d_r = config->rope_dim;
@@ -129,7 +137,7 @@ static void expand(const struct qmw_passage *passage, uint32_t head, const qmw_r
 		 rows->key, d_qk);
 	for (size_t t = 0; t < n; t++)
 		memcpy(rows->key + t * d_qk + d_n, turned + t * d_r, d_r * sizeof(*turned));
-	qmw_gemm(false, true, n, config->value_dim, d_c, 1, weighted, d_c,
+	qmw_gemm(false, true, n, config->value_dim, d_c, 1, weighted_value, d_c,
 		 qmw_value_up(passage->op, head), d_c, 0, rows->value, config->value_dim);
 }
 
@@ -137,9 +145,11 @@ void qmw_head_load(const struct qmw_passage *passage, uint32_t head,
 		   struct qmw_head_scratch *scratch)
 {
 	scratch->head = head;
-	expand(passage, head, scratch->weighted, scratch->turned, &scratch->far);
+	expand(passage, head, scratch->weighted, scratch->weighted_value, scratch->turned,
+	       &scratch->far);
 	if (scratch->rule)
-		expand(passage, head, scratch->weighted_near, scratch->turned_near, &scratch->near);
+		expand(passage, head, scratch->weighted_near, scratch->weighted_near,
+		       scratch->turned_near, &scratch->near);
 }
 
 /* First near column of a query behind the sinks. */

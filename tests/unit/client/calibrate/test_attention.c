@@ -53,7 +53,8 @@ static void rig_open(struct rig *rig, const struct layer_shape *shape, bool near
 	rig->near_u = layer_random_rows(&rig->seed, rig->content, 1.5);
 	rig->near_k = layer_random_rows(&rig->seed, rig->key, 1.5);
 	rig->near = (struct qmw_near64){rig->near_u, rig->near_k, 16, 9, 3};
-	rig->rows = (struct qmw_rows64){rig->u, rig->k, near ? &rig->near : NULL};
+	rig->rows = (struct qmw_rows64){
+		.content = rig->u, .key = rig->k, .near = near ? &rig->near : NULL};
 }
 
 static void rig_close(struct rig *rig)
@@ -165,6 +166,50 @@ static void test_output_with_near_rows_matches_plain_loops(void **state)
 	}
 }
 
+/* An error in the keys' content alone, and in the values' alone: to first order they add up. */
+static void test_matching_and_aggregation_add_up(void **state)
+{
+	(void)state;
+	for (size_t s = 0; s + 1 < SHAPES; s++) {
+		struct rig rig;
+		const double *own;
+		double *exact, *both, *keys, *values;
+		struct qmw_rows64 rows = {0};
+
+		rig_open(&rig, &shapes[s], false);
+		own = qmw_passage64_content(rig.passage);
+		exact = calloc(4 * rig.output, sizeof(*exact));
+		both = exact + rig.output;
+		keys = both + rig.output;
+		values = keys + rig.output;
+		shifted(own, rig.near_u, 1e-6, rig.content, rig.u);
+		rows.content = rig.u;
+		assert_int_equal(qmw_passage64_output(rig.passage, NULL, exact), QMLA_OK);
+		assert_int_equal(qmw_passage64_output(rig.passage, &rows, both), QMLA_OK);
+		rows.value_content = own;
+		assert_int_equal(qmw_passage64_output(rig.passage, &rows, keys), QMLA_OK);
+		rows.content = NULL;
+		rows.value_content = rig.u;
+		assert_int_equal(qmw_passage64_output(rig.passage, &rows, values), QMLA_OK);
+		for (size_t i = 0; i < rig.output; i++) {
+			keys[i] -= exact[i];
+			values[i] -= exact[i];
+			both[i] -= exact[i];
+		}
+		assert_true(inner(keys, keys, rig.output) > 1e-4 * inner(both, both, rig.output));
+		assert_true(inner(values, values, rig.output) >
+			    1e-4 * inner(both, both, rig.output));
+		shifted(keys, values, 1, rig.output, keys);
+		assert_true(distance(keys, both, rig.output) < 1e-4);
+		assert_int_equal(qmw_passage64_vjp(rig.passage, &rows, 1, both, rig.u, NULL),
+				 QMLA_ERR_INVALID_ARGUMENT);
+		assert_int_equal(qmw_passage64_jvp(rig.passage, &rows, NULL, NULL, both),
+				 QMLA_ERR_INVALID_ARGUMENT);
+		free(exact);
+		rig_close(&rig);
+	}
+}
+
 /* <G, Y(x + h d) - Y(x - h d)> / 2h, by the output itself. */
 static double difference(const struct rig *rig, const double *cotangent, const double *du,
 			 const double *dk, double *change)
@@ -172,7 +217,7 @@ static double difference(const struct rig *rig, const double *cotangent, const d
 	const double h = 1e-5;
 	double *u = malloc(rig->content * sizeof(*u)), *k = malloc(rig->key * sizeof(*k));
 	double *after = malloc(rig->output * sizeof(*after)), sum;
-	struct qmw_rows64 rows = {u, k, rig->rows.near};
+	struct qmw_rows64 rows = {.content = u, .key = k, .near = rig->rows.near};
 
 	shifted(rig->u, du, h, rig->content, u);
 	shifted(rig->k, dk, h, rig->key, k);
@@ -472,7 +517,7 @@ static void test_single_precision_follows_double(void **state)
 		gk = malloc(rig.key * sizeof(*gk));
 		{
 			struct qmw_near near = {near_u, near_k, 16, 9, 3};
-			struct qmw_rows rows = {u, k, &near};
+			struct qmw_rows rows = {.content = u, .key = k, .near = &near};
 
 			qmw_operator_create(&rig.layer.config, &rig.layer.rope, &rig.layer.single,
 					    &op);
@@ -502,6 +547,7 @@ int main(void)
 		cmocka_unit_test(test_rows_match_the_formulas),
 		cmocka_unit_test(test_output_matches_plain_loops),
 		cmocka_unit_test(test_output_with_near_rows_matches_plain_loops),
+		cmocka_unit_test(test_matching_and_aggregation_add_up),
 		cmocka_unit_test(test_derivatives_match_finite_differences),
 		cmocka_unit_test(test_loss_gradient_matches_finite_differences),
 		cmocka_unit_test(test_positional_scores),
