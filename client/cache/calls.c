@@ -38,7 +38,7 @@ static void finish_call(struct qml_call *call)
 		qmc_debug("client", "node %s: %s: %s (%s)", qml_node_name(call->node), call->path,
 			  qmla_status_text(call->status), error.detail);
 	}
-	qml_node_judge(call->node, call->status, call->given_);
+	qml_node_judge_call(call->node, call->status, call->given_, error.detail);
 }
 
 void qml_calls_run(struct qml_call *calls, size_t count, qmc_time_t deadline)

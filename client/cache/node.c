@@ -125,6 +125,12 @@ static bool condemns(struct qml_node *node, qmla_status_t outcome, int64_t given
 
 void qml_node_judge(struct qml_node *node, qmla_status_t outcome, int64_t given_ns)
 {
+	qml_node_judge_call(node, outcome, given_ns, "");
+}
+
+void qml_node_judge_call(struct qml_node *node, qmla_status_t outcome, int64_t given_ns,
+			 const char *detail)
+{
 	struct qml_link *dropped = NULL;
 	bool left_out, was_out;
 
@@ -144,8 +150,8 @@ void qml_node_judge(struct qml_node *node, qmla_status_t outcome, int64_t given_
 	pthread_mutex_unlock(&node->lock);
 	qml_link_put(dropped);
 	if (left_out && !was_out) {
-		qmc_warn("client", "node %s is left out (%s) and probed every %lld ms", node->name,
-			 qmla_status_text(outcome),
+		qmc_warn("client", "node %s is left out (%s%s%s) and probed every %lld ms",
+			 node->name, qmla_status_text(outcome), detail[0] ? ": " : "", detail,
 			 (long long)(node->settings->probe_ns / QMC_NS_PER_MS));
 		node->lost(node->lost_user);
 	} else if (was_out && !left_out && outcome != QMLA_ERR_DEADLINE) {

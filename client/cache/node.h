@@ -58,6 +58,10 @@ qmla_status_t qml_node_health(const struct qml_node *node);
 /** Takes an outcome into account: of a call that was given @p given_ns. */
 void qml_node_judge(struct qml_node *node, qmla_status_t outcome, int64_t given_ns);
 
+/** The same, with the reason that the call's layer gives, for the message; "": none. */
+void qml_node_judge_call(struct qml_node *node, qmla_status_t outcome, int64_t given_ns,
+			 const char *detail);
+
 /** The current link with a reference for the caller, or NULL. */
 struct qml_link *qml_node_link(struct qml_node *node);
 

@@ -101,7 +101,7 @@ static qmla_status_t check_known(const struct qmw_target *target, const char *pr
 
 static qmla_status_t set_log_level(const struct qmw_target *target, const char *program)
 {
-	enum qmc_log_level level = QMC_LOG_ERROR;
+	enum qmc_log_level level = QMC_LOG_WARN;
 
 	if (target->log_level && qmc_log_level_parse(target->log_level, &level) != QMLA_OK) {
 		fprintf(stderr, "%s: --log-level '%s' is none of error, warn, info, debug, trace\n",
