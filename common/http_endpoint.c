@@ -1,22 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/http_endpoint.h"
 
+#include <errno.h>
 #include <microhttpd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/address.h"
+#include "common/clock.h"
 #include "common/log.h"
+#include "common/status.h"
 
 #define COMPONENT         "http"
 #define CONNECTION_LIMIT  64u
 #define IDLE_SECONDS      10u
 #define CONNECTION_MEMORY ((size_t)16 << 10)
+#define ACCEPT_BACK_OFF   (100 * QMC_NS_PER_MS)
 
+/*
+ * The library's own loop spins when it cannot accept for want of descriptors, so the
+ * listener is ours and the library is only handed connections.
+ */
 struct qmc_http_endpoint {
 	struct qmc_http_endpoint_config config;
 	struct MHD_Daemon *daemon;
+	int listener, wake, events; /* events: the library's epoll descriptor, its own */
+	atomic_bool stop;           /* relaxed: wake orders it */
+	pthread_t thread;
 	uint16_t port;
 };
 
@@ -106,38 +122,120 @@ static qmla_status_t bind_listener(const char *listen, int *fd, uint16_t *port)
 	return status;
 }
 
+/* False when nothing can be accepted now and trying again at once would be the same. */
+static bool accept_all(struct qmc_http_endpoint *endpoint)
+{
+	for (;;) {
+		struct sockaddr_storage peer;
+		socklen_t length = sizeof(peer);
+		int fd = accept4(endpoint->listener, (struct sockaddr *)&peer, &length,
+				 SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd >= 0) /* over the limit of connections the library closes it */
+			(void)MHD_add_connection(endpoint->daemon, fd, (struct sockaddr *)&peer,
+						 length);
+		else if (errno == EAGAIN)
+			return true;
+		else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+			return false;
+	}
+}
+
+/* Until when to sleep: the library's next timeout or the end of @back_off. */
+static int sleep_ms(struct qmc_http_endpoint *endpoint, qmc_time_t back_off)
+{
+	MHD_UNSIGNED_LONG_LONG wait_ms;
+	int limit = back_off ? qmc_clock_left_ms(back_off) : -1;
+
+	if (MHD_get_timeout(endpoint->daemon, &wait_ms) != MHD_YES)
+		return limit;
+	if (limit >= 0 && (MHD_UNSIGNED_LONG_LONG)limit < wait_ms)
+		return limit;
+	return wait_ms > IDLE_SECONDS * 1000 ? (int)IDLE_SECONDS * 1000 : (int)wait_ms;
+}
+
+static void *serve(void *argument)
+{
+	struct qmc_http_endpoint *endpoint = argument;
+	qmc_time_t back_off = 0;
+
+	while (!atomic_load_explicit(&endpoint->stop, memory_order_relaxed)) {
+		struct pollfd fds[3] = {
+			{.fd = endpoint->wake, .events = POLLIN},
+			{.fd = endpoint->events, .events = POLLIN},
+			{.fd = back_off ? -1 : endpoint->listener, .events = POLLIN},
+		};
+
+		(void)poll(fds, 3, sleep_ms(endpoint, back_off));
+		if (back_off && qmc_clock_left(back_off) <= 0)
+			back_off = 0;
+		if (fds[2].revents && !accept_all(endpoint)) {
+			qmc_warn_limited(COMPONENT, "cannot accept a connection: %s",
+					 strerror(errno));
+			back_off = qmc_clock_after(ACCEPT_BACK_OFF);
+		}
+		(void)MHD_run(endpoint->daemon);
+	}
+	return NULL;
+}
+
+static qmla_status_t start_daemon(struct qmc_http_endpoint *endpoint)
+{
+	const union MHD_DaemonInfo *info;
+
+	endpoint->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL,
+					    on_request, endpoint, MHD_OPTION_CONNECTION_LIMIT,
+					    CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT,
+					    IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+					    CONNECTION_MEMORY, MHD_OPTION_END);
+	if (!endpoint->daemon)
+		return QMLA_ERR_INTERNAL;
+	info = MHD_get_daemon_info(endpoint->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+	if (!info)
+		return QMLA_ERR_INTERNAL;
+	endpoint->events = info->epoll_fd;
+	endpoint->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return endpoint->wake < 0 ? qmc_status_from_errno(errno) : QMLA_OK;
+}
+
+static void release(struct qmc_http_endpoint *endpoint)
+{
+	if (endpoint->daemon)
+		MHD_stop_daemon(endpoint->daemon);
+	if (endpoint->wake >= 0)
+		close(endpoint->wake);
+	if (endpoint->listener >= 0)
+		close(endpoint->listener);
+	free(endpoint);
+}
+
 qmla_status_t qmc_http_endpoint_create(const struct qmc_http_endpoint_config *config,
 				       struct qmc_http_endpoint **endpoint)
 {
-	struct qmc_http_endpoint *e;
+	struct qmc_http_endpoint *e = calloc(1, sizeof(*e));
 	qmla_status_t status;
-	int fd;
 
-	e = calloc(1, sizeof(*e));
 	if (!e)
 		return QMLA_ERR_NO_MEMORY;
 	e->config = *config;
 	e->config.listen = NULL;
-	status = bind_listener(config->listen, &fd, &e->port);
+	e->listener = e->wake = -1;
+	status = bind_listener(config->listen, &e->listener, &e->port);
 	if (status != QMLA_OK)
-		goto err_free;
-	e->daemon = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD, 0, NULL, NULL, on_request, e,
-				     MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-				     CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_SECONDS,
-				     MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY,
-				     MHD_OPTION_END);
-	if (!e->daemon) {
-		qmc_error(COMPONENT, "cannot start the HTTP endpoint on %s", config->listen);
-		status = QMLA_ERR_INTERNAL;
-		goto err_close;
+		goto err_release;
+	status = start_daemon(e);
+	if (status == QMLA_OK && pthread_create(&e->thread, NULL, serve, e) != 0)
+		status = QMLA_ERR_RESOURCE_EXHAUSTED;
+	if (status != QMLA_OK) {
+		qmc_error(COMPONENT, "cannot start the HTTP endpoint on %s: %s", config->listen,
+			  qmla_status_text(status));
+		goto err_release;
 	}
 	*endpoint = e;
 	return QMLA_OK;
 
-err_close:
-	close(fd);
-err_free:
-	free(e);
+err_release:
+	release(e);
 	return status;
 }
 
@@ -150,6 +248,8 @@ void qmc_http_endpoint_destroy(struct qmc_http_endpoint *endpoint)
 {
 	if (!endpoint)
 		return;
-	MHD_stop_daemon(endpoint->daemon);
-	free(endpoint);
+	atomic_store_explicit(&endpoint->stop, true, memory_order_relaxed);
+	(void)eventfd_write(endpoint->wake, 1);
+	pthread_join(endpoint->thread, NULL);
+	release(endpoint);
 }

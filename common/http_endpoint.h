@@ -5,7 +5,8 @@
  *   /healthz  200 while the process lives
  *   /readyz   200 when it takes work, else 503
  *   /metrics  Prometheus text
- * One thread of its own; at most 64 connections, each dropped when idle for 10 s.
+ * One thread of its own; at most 64 connections, each dropped when idle for 10 s. Without
+ * descriptors for another one it waits and goes on.
  */
 #ifndef QMC_HTTP_ENDPOINT_H
 #define QMC_HTTP_ENDPOINT_H
