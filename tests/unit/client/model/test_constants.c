@@ -175,7 +175,7 @@ struct damage {
 static void test_refused_files(void **state)
 {
 	static const struct damage damages[] = {
-		{"quantmla.json", "\"version\": 1", "\"version\": 2", false, QMLA_ERR_FORMAT},
+		{"quantmla.json", "\"version\": 1", "\"version\": 3", false, QMLA_ERR_FORMAT},
 		{"quantmla.json", "\"version\": 1,", "", false, QMLA_ERR_FORMAT},
 		{"quantmla.json", "{", "[", false, QMLA_ERR_FORMAT},
 		{"quantmla.json", "\"matrix\"", "\"fourier\"", false, QMLA_ERR_FORMAT},
