@@ -33,9 +33,10 @@ bool qmw_checkpoint_has(const struct qmw_checkpoint *checkpoint, const char *nam
 
 /**
  * Reads tensor @p name as float32 into malloc'ed @p values after checking that
- * its shape is [@p rows, @p columns], or [@p rows] when @p columns is 0. Logs the
- * tensor. QMLA_ERR_NOT_FOUND, QMLA_ERR_FORMAT (other shape), QMLA_ERR_UNSUPPORTED
- * (dtype), QMLA_ERR_CORRUPT (not finite), QMLA_ERR_NO_MEMORY.
+ * its shape is [@p rows, @p columns], or [@p rows] when @p columns is 0. An F8_E4M3
+ * tensor is multiplied by its blocks' scales, "<name>_scale_inv". Logs the tensor.
+ * QMLA_ERR_NOT_FOUND, QMLA_ERR_FORMAT (other shape), QMLA_ERR_UNSUPPORTED (dtype), QMLA_ERR_CORRUPT
+ * (not finite), QMLA_ERR_NO_MEMORY.
  */
 qmla_status_t qmw_checkpoint_read(const struct qmw_checkpoint *checkpoint, const char *name,
 				  uint64_t rows, uint64_t columns, float **values);

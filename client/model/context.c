@@ -4,6 +4,7 @@
 
 #include "client/model/forward.h"
 #include "client/model/internal.h"
+#include "client/model/mixture.h"
 
 #define ALIGNMENT 64u
 /* Multiply-adds below which one thread is faster than waking the others. */
@@ -22,20 +23,39 @@ static void *allocate(size_t count, size_t size)
 	return p;
 }
 
+float *qmw_floats(size_t count, size_t width)
+{
+	size_t values;
+
+	return __builtin_mul_overflow(count, width, &values) ? NULL
+							     : allocate(values, sizeof(float));
+}
+
+static uint32_t widest(const struct qmw_config *c)
+{
+	uint32_t width = c->intermediate > c->moe.width ? c->intermediate : c->moe.width;
+
+	return width > c->moe.shared_width ? width : c->moe.shared_width;
+}
+
 static bool allocate_lane(const struct qmw_config *c, struct qmw_lane *lane)
 {
 	size_t heads = (size_t)QMW_TILE_ROWS * c->heads;
+	size_t experts = (size_t)c->moe.experts + c->moe.zero_experts;
 
 	lane->x = allocate((size_t)QMW_TILE_ROWS * c->hidden, sizeof(float));
 	lane->latent =
 		allocate((size_t)QMW_TILE_ROWS * (c->content_dim + c->rope_dim), sizeof(float));
 	lane->query_low = allocate((size_t)QMW_TILE_ROWS * c->q_rank, sizeof(float));
-	lane->gate_up = allocate((size_t)QMW_TILE_ROWS * 2 * c->intermediate, sizeof(float));
+	lane->gate_up = qmw_floats((size_t)QMW_TILE_ROWS * 2, widest(c));
+	lane->scores = qmw_floats(QMW_TILE_ROWS, experts);
+	lane->choice = qmw_floats(1, experts);
+	lane->sum = qmw_floats(experts ? QMW_TILE_ROWS : 0, c->hidden);
 	lane->query_content = allocate(heads * c->content_dim, sizeof(float));
 	lane->query_rope = allocate(heads * c->rope_dim, sizeof(float));
 	lane->mixed = allocate(heads * c->content_dim, sizeof(float));
 	return lane->x && lane->latent && lane->query_low && lane->gate_up && lane->query_content &&
-	       lane->query_rope && lane->mixed;
+	       lane->query_rope && lane->mixed && lane->scores && lane->choice && lane->sum;
 }
 
 static bool allocate_rows(const struct qmw_config *c, struct qmw_context *self)
@@ -79,6 +99,10 @@ qmla_status_t qmw_context_create(const struct qmw_model *model, uint32_t max_tok
 	self->lanes = calloc(threads, sizeof(*self->lanes));
 	if (!self->lanes || !allocate_rows(&model->config, self))
 		goto err;
+	status = qmw_mixture_init(&model->config, max_tokens, &self->mixture);
+	if (status)
+		goto err;
+	status = QMLA_ERR_NO_MEMORY;
 	for (uint32_t i = 0; i < threads; i++)
 		if (!allocate_lane(&model->config, &self->lanes[i]))
 			goto err;
@@ -95,6 +119,9 @@ static void free_lane(struct qmw_lane *lane)
 	free(lane->latent);
 	free(lane->query_low);
 	free(lane->gate_up);
+	free(lane->scores);
+	free(lane->choice);
+	free(lane->sum);
 	free(lane->query_content);
 	free(lane->query_rope);
 	free(lane->mixed);
@@ -120,6 +147,7 @@ void qmw_context_destroy(struct qmw_context *context)
 	free(context->spans);
 	free(context->row_span);
 	free(context->wanted);
+	qmw_mixture_fini(&context->mixture);
 	free(context);
 }
 

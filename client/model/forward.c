@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "client/model/mixture.h"
 #include "client/model/numeric.h"
 
 static void embed(struct qmw_context *context, const struct qmw_forward_item *items, uint32_t count)
@@ -17,6 +18,8 @@ static void embed(struct qmw_context *context, const struct qmw_forward_item *it
 				       (size_t)items[i].tokens[t] * c->hidden,
 			       c->hidden * sizeof(float));
 	}
+	qmw_round_rows(context->model->options.round_bf16 && c->embedding_scale != 1,
+		       context->hidden, (size_t)row * c->hidden);
 }
 
 static void fill_angles(struct qmw_context *context)
@@ -40,9 +43,9 @@ static void fill_angles(struct qmw_context *context)
 /* The rows of tile @p index. */
 static uint32_t tile_rows(const struct qmw_context *context, uint32_t index, uint32_t *first)
 {
-	uint32_t left = context->rows - index * context->tile_rows;
+	uint32_t left = context->range_rows - index * context->tile_rows;
 
-	*first = index * context->tile_rows;
+	*first = context->range_first + index * context->tile_rows;
 	return left < context->tile_rows ? left : context->tile_rows;
 }
 
@@ -60,6 +63,22 @@ static void finish_task(void *argument, uint32_t index, uint32_t thread)
 	uint32_t first, count = tile_rows(context, index, &first);
 
 	qmw_layer_finish(context, &context->lanes[thread], first, count);
+}
+
+static void route_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+	uint32_t first, count = tile_rows(context, index, &first);
+
+	qmw_layer_route(context, &context->lanes[thread], first, count);
+}
+
+static void mix_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+	uint32_t first, count = tile_rows(context, index, &first);
+
+	qmw_layer_mix(context, &context->lanes[thread], first, count);
 }
 
 static void pack_task(void *argument, uint32_t index, uint32_t thread)
@@ -92,11 +111,28 @@ static void choose_tiles(struct qmw_context *context)
 	context->tile_rows = share;
 }
 
-static void run_tiles(struct qmw_context *context, qmw_team_function *task)
+/* One task for each tile of rows [first, first + rows). */
+static void run_tiles(struct qmw_context *context, uint32_t first, uint32_t rows,
+		      qmw_team_function *task)
 {
-	context->alone = context->rows <= context->tile_rows;
-	qmw_team_run(context->team, (context->rows + context->tile_rows - 1) / context->tile_rows,
-		     task, context);
+	context->range_first = first;
+	context->range_rows = rows;
+	context->alone = rows <= context->tile_rows;
+	qmw_team_run(context->team, (rows + context->tile_rows - 1) / context->tile_rows, task,
+		     context);
+}
+
+static void run_mixture(struct qmw_context *context)
+{
+	uint32_t band = context->mixture.band;
+
+	for (uint32_t first = 0; first < context->rows; first += band) {
+		uint32_t left = context->rows - first, rows = left < band ? left : band;
+
+		run_tiles(context, first, rows, route_task);
+		qmw_mixture_run(context);
+		run_tiles(context, first, rows, mix_task);
+	}
 }
 
 void qmw_forward_begin(struct qmw_context *context)
@@ -109,7 +145,7 @@ void qmw_forward_begin(struct qmw_context *context)
 qmla_status_t qmw_forward_layer(struct qmw_context *context, uint32_t layer)
 {
 	context->layer = layer;
-	run_tiles(context, begin_task);
+	run_tiles(context, 0, context->rows, begin_task);
 	context->alone = context->span_count == 1;
 	if (context->model->options.cache == QMW_CACHE_PACKED)
 		qmw_team_run(context->team, context->span_count, pack_task, context);
@@ -118,7 +154,10 @@ qmla_status_t qmw_forward_layer(struct qmw_context *context, uint32_t layer)
 	qmw_team_run(context->team, context->span_count, attention_task, context);
 	if (qmw_context_failure(context))
 		return qmw_context_failure(context);
-	run_tiles(context, finish_task);
+	if (context->model->weights.layer[layer].moe.count)
+		run_mixture(context);
+	else
+		run_tiles(context, 0, context->rows, finish_task);
 	return qmw_context_failure(context);
 }
 
@@ -133,6 +172,11 @@ static void compute_logits(struct qmw_context *context, uint32_t first, uint32_t
 		qmw_rms_norm(context->hidden + (size_t)context->wanted[first + i].row * hidden,
 			     model->weights.norm, model->config.norm_eps, hidden,
 			     model->options.round_bf16, x + (size_t)i * hidden);
+	if (model->config.head_scale != 1) {
+		for (size_t i = 0; i < (size_t)count * hidden; i++)
+			x[i] *= model->config.head_scale;
+		qmw_round_rows(model->options.round_bf16, x, (size_t)count * hidden);
+	}
 	qmw_context_product(context, &model->weights.head, x, hidden, count, context->logits,
 			    vocab);
 	qmw_round_rows(model->options.round_bf16, context->logits, (size_t)count * vocab);

@@ -38,6 +38,19 @@ void qmw_layer_begin(struct qmw_context *context, struct qmw_lane *lane, uint32_
 void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
 		      uint32_t count);
 
+/** y = down(silu(gate(x)) * up(x)): @p x and @p y [count][hidden], count <= 64; @p y may be @p x.
+ */
+void qmw_layer_mlp(struct qmw_context *context, struct qmw_lane *lane, const struct qmw_mlp *mlp,
+		   const float *x, uint32_t count, float *y);
+
+/** As finish, in a layer with experts, up to the choice of experts for those rows of the band. */
+void qmw_layer_route(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		     uint32_t count);
+
+/** And the rest, once the band's experts have run. */
+void qmw_layer_mix(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		   uint32_t count);
+
 /** Readies the planned rows' angles and tiles: once before the first layer. */
 void qmw_forward_begin(struct qmw_context *context);
 

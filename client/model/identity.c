@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct message {
-	uint8_t bytes[1024]; /* at most 17 + 72 + 48 + 12 + 256 */
+	uint8_t bytes[1024]; /* at most 17 + 72 + 48 + 12 + 256 + 68 */
 	size_t length;
 };
 
@@ -39,6 +39,34 @@ static uint32_t flags(const struct qmw_identity_parts *parts)
 	       (c->mlp_bias ? 8u : 0) | (parts->round_bf16 ? 16u : 0);
 }
 
+/* What a family adds; a plain dense model has nothing of it, and the message ends before. */
+static void put_family(struct message *m, const struct qmw_config *c)
+{
+	const struct qmw_moe_config *moe = &c->moe;
+	const uint32_t numbers[] = {c->sublayers,
+				    moe->experts,
+				    moe->zero_experts,
+				    moe->top_k,
+				    moe->groups,
+				    moe->top_groups,
+				    (uint32_t)moe->gate,
+				    (uint32_t)moe->group_score,
+				    moe->correction_name != NULL,
+				    moe->normalise,
+				    moe->shortcut};
+	const float scales[] = {moe->scale,         c->latent_scale,   c->query_scale,
+				c->embedding_scale, c->residual_scale, c->head_scale};
+	bool plain = !moe->experts && c->latent_scale == 1 && c->query_scale == 1 &&
+		     c->embedding_scale == 1 && c->residual_scale == 1 && c->head_scale == 1;
+
+	if (plain)
+		return;
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		put_u32(m, numbers[i]);
+	for (size_t i = 0; i < sizeof(scales) / sizeof(scales[0]); i++)
+		put_float(m, scales[i]);
+}
+
 qmla_status_t qmw_identity_compute(const struct qmw_identity_parts *parts,
 				   uint8_t identity[QMC_SHA256_BYTES])
 {
@@ -62,5 +90,6 @@ qmla_status_t qmw_identity_compute(const struct qmw_identity_parts *parts,
 	put_float(&m, parts->rope->softmax_scale);
 	for (uint32_t j = 0; j < parts->rope->dim / 2; j++)
 		put_float(&m, parts->rope->inv_freq[j]);
+	put_family(&m, c);
 	return qmc_sha256(m.bytes, m.length, identity);
 }

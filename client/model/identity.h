@@ -11,6 +11,10 @@
  *   geometry: layers, hidden, heads, q_rank, d_c, d_r, d_n, d_v (u32 each)
  *   norm eps (f32), flags (u32: 1 V3, 2 attention bias, 4 tied, 8 MLP bias, 16 BF16 rounding)
  *   RoPE: pairing (u32), amplitude (f32), softmax scale (f32), inv_freq (f32 [d_r / 2])
+ *   unless there are no experts and all scales are 1: sub-layers a decoder layer, experts,
+ *   zero experts, experts a token, groups, groups chosen, gate, group score, correction,
+ *   normalised, shortcut (u32 each); scales of experts, latents, queries, embeddings,
+ *   residuals, head (f32 each)
  *
  * The calibration is left out of what "ignore calibration" runs, so such a run
  * shares nothing with a calibrated one.

@@ -85,12 +85,27 @@ struct qmw_lane {
 	float *x;                    /**< [64][hidden] */
 	float *latent;               /**< [64][width] */
 	float *query_low;            /**< [64][q_rank] */
-	float *gate_up;              /**< [64][2 intermediate] */
+	float *gate_up;              /**< [64][2 width] of the widest MLP */
+	float *scores, *choice;      /**< [64][experts], [experts]; without experts empty */
+	float *sum;                  /**< [64][hidden]: of the experts' outputs */
 	float *query_content;        /**< [64][H][d_c] */
 	float *query_rope;           /**< [64][H][d_r] */
 	float *mixed;                /**< [64][H][d_c]: the attention's output latents */
 	struct qmw_buffer workspace; /**< of the kernels */
 	struct qmw_buffer parts;     /**< outputs and lse of an attention in parts */
+};
+
+/** Scratch of a mixture of experts (mixture.h); a slot is one of a row's routes. */
+struct qmw_mixture {
+	uint32_t band;            /**< rows at a time */
+	float *inputs;            /**< [band][hidden], normalised */
+	float *outputs;           /**< [band][top_k][hidden] */
+	struct qmw_route *routes; /**< [band][top_k] */
+	uint32_t *order;          /**< slots sorted by expert, those of expert e from begin[e] on */
+	uint32_t *begin;          /**< [experts + 1] */
+	uint32_t *hit;            /**< experts that have slots */
+	uint32_t hit_count;
+	float *shortcut; /**< [max_tokens][hidden]: to be added at the end of the decoder layer */
 };
 
 struct qmw_context {
@@ -107,10 +122,12 @@ struct qmw_context {
 	struct qmw_span *spans;       /**< [max_tokens] */
 	uint32_t *row_span;           /**< [max_tokens]: span of a row */
 	struct qmw_logit_row *wanted; /**< [max_tokens] */
+	struct qmw_mixture mixture;
 
 	/* Of the call at work. */
 	const struct qmk_pool *pool;
 	uint32_t rows, span_count, wanted_count, layer;
+	uint32_t range_first, range_rows; /**< the rows that the tiles divide: all, or a band */
 	uint32_t tile_rows; /**< 8 … 64: as many tiles as threads, if there are rows enough */
 	bool alone;         /**< one tile: the team divides each product instead */
 	_Atomic int status; /**< first failure of a task */
@@ -127,6 +144,9 @@ uint16_t *qmw_span_rows(const struct qmw_context *context, const struct qmw_span
 
 /** Float rows of the sequence in @p layer (QMW_CACHE_F32). */
 float *qmw_sequence_float_rows(const struct qmw_sequence *sequence, uint32_t layer);
+
+/** 64-byte aligned zeros, [@p count][@p width]; NULL without memory. */
+float *qmw_floats(size_t count, size_t width);
 
 /** At least @p bytes of the buffer, contents undefined; NULL without memory. */
 void *qmw_buffer_reserve(struct qmw_buffer *buffer, size_t bytes);

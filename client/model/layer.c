@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "client/model/forward.h"
+#include "client/model/mixture.h"
 #include "client/model/numeric.h"
 
 static const struct qmw_layer *layer_at(const struct qmw_context *context, uint32_t layer)
@@ -134,40 +135,107 @@ void qmw_layer_begin(struct qmw_context *context, struct qmw_lane *lane, uint32_
 	project_latents(context, lane, first, count);
 }
 
-/* hidden += x, rounded as a BF16 implementation rounds both. */
+/* hidden += scale x, rounded as a BF16 implementation rounds all of it. */
 static void add_residual(struct qmw_context *context, float *x, uint32_t first, uint32_t count)
 {
+	const struct qmw_config *c = &context->model->config;
 	bool round = context->model->options.round_bf16;
-	size_t n = (size_t)count * context->model->config.hidden;
-	float *hidden = context->hidden + (size_t)first * context->model->config.hidden;
+	size_t n = (size_t)count * c->hidden;
+	float *hidden = context->hidden + (size_t)first * c->hidden;
 
 	qmw_round_rows(round, x, n);
+	if (c->residual_scale != 1) {
+		for (size_t i = 0; i < n; i++)
+			x[i] *= c->residual_scale;
+		qmw_round_rows(round, x, n);
+	}
 	for (size_t i = 0; i < n; i++)
 		hidden[i] += x[i];
 	qmw_round_rows(round, hidden, n);
 }
 
-void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
-		      uint32_t count)
+/* Output projection, residual, and the norm of what is then there: @x [count][hidden]. */
+static void finish_attention(struct qmw_context *context, uint32_t first, uint32_t count, float *x)
 {
 	const struct qmw_config *c = &context->model->config;
 	const struct qmw_layer *l = layer_at(context, context->layer);
-	bool round = context->model->options.round_bf16;
-	size_t heads = (size_t)c->heads * c->value_dim, wide = 2 * (size_t)c->intermediate;
+	size_t heads = (size_t)c->heads * c->value_dim;
 
-	qmw_context_product(context, &l->output, context->heads + first * heads, heads, count,
-			    lane->x, c->hidden);
-	add_residual(context, lane->x, first, count);
+	qmw_context_product(context, &l->output, context->heads + first * heads, heads, count, x,
+			    c->hidden);
+	add_residual(context, x, first, count);
 	for (uint32_t r = 0; r < count; r++)
 		qmw_rms_norm(context->hidden + (size_t)(first + r) * c->hidden, l->post_norm,
-			     c->norm_eps, c->hidden, round, lane->x + (size_t)r * c->hidden);
-	qmw_context_product(context, &l->mlp.gate_up, lane->x, c->hidden, count, lane->gate_up,
-			    wide);
+			     c->norm_eps, c->hidden, context->model->options.round_bf16,
+			     x + (size_t)r * c->hidden);
+}
+
+void qmw_layer_mlp(struct qmw_context *context, struct qmw_lane *lane, const struct qmw_mlp *mlp,
+		   const float *x, uint32_t count, float *y)
+{
+	uint32_t hidden = context->model->config.hidden;
+	bool round = context->model->options.round_bf16;
+	size_t wide = 2 * (size_t)mlp->width;
+
+	qmw_context_product(context, &mlp->gate_up, x, hidden, count, lane->gate_up, wide);
 	qmw_round_rows(round, lane->gate_up, count * wide);
 	for (uint32_t r = 0; r < count; r++)
-		qmw_silu_product(lane->gate_up + r * wide,
-				 lane->gate_up + r * wide + c->intermediate, c->intermediate, round,
-				 lane->gate_up + r * wide);
-	qmw_context_product(context, &l->mlp.down, lane->gate_up, wide, count, lane->x, c->hidden);
+		qmw_silu_product(lane->gate_up + r * wide, lane->gate_up + r * wide + mlp->width,
+				 mlp->width, round, lane->gate_up + r * wide);
+	qmw_context_product(context, &mlp->down, lane->gate_up, wide, count, y, hidden);
+	qmw_round_rows(round, y, (size_t)count * hidden);
+}
+
+/* What the experts of an earlier sub-layer left to be added. */
+static void join_shortcut(struct qmw_context *context, uint32_t first, uint32_t count)
+{
+	const struct qmw_config *c = &context->model->config;
+	size_t n = (size_t)count * c->hidden, at = (size_t)first * c->hidden;
+
+	if (!qmw_config_joins(c, context->layer))
+		return;
+	for (size_t i = 0; i < n; i++)
+		context->hidden[at + i] += context->mixture.shortcut[at + i];
+	qmw_round_rows(context->model->options.round_bf16, context->hidden + at, n);
+}
+
+void qmw_layer_finish(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		      uint32_t count)
+{
+	finish_attention(context, first, count, lane->x);
+	qmw_layer_mlp(context, lane, &layer_at(context, context->layer)->mlp, lane->x, count,
+		      lane->x);
 	add_residual(context, lane->x, first, count);
+	join_shortcut(context, first, count);
+}
+
+void qmw_layer_route(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		     uint32_t count)
+{
+	finish_attention(context, first, count, qmw_mixture_input(context, first));
+	qmw_mixture_route(context, lane, first, count);
+}
+
+void qmw_layer_mix(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		   uint32_t count)
+{
+	const struct qmw_layer *l = layer_at(context, context->layer);
+	const float *inputs = qmw_mixture_input(context, first);
+	uint32_t hidden = context->model->config.hidden;
+
+	qmw_mixture_sum(context, first, count, lane->sum);
+	if (l->moe.shared.width) {
+		qmw_layer_mlp(context, lane, &l->moe.shared, inputs, count, lane->x);
+		qmw_add_weighted(lane->x, 1, count * hidden, context->model->options.round_bf16,
+				 lane->sum);
+	}
+	if (!l->mlp.width) {
+		add_residual(context, lane->sum, first, count);
+		return;
+	}
+	memcpy(context->mixture.shortcut + (size_t)first * hidden, lane->sum,
+	       (size_t)count * hidden * sizeof(*lane->sum));
+	qmw_layer_mlp(context, lane, &l->mlp, inputs, count, lane->x);
+	add_residual(context, lane->x, first, count);
+	join_shortcut(context, first, count);
 }

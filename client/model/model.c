@@ -81,6 +81,15 @@ static void init_info(struct qmw_model *self)
 					     .eos = c->eos,
 					     .parameters = self->weights.parameters,
 					     .calibrated = self->constants.present};
+	self->info.family = c->family;
+	self->info.decoder_layers = qmw_config_decoder_layers(c);
+	self->info.experts = c->moe.experts;
+	self->info.zero_experts = c->moe.zero_experts;
+	self->info.experts_per_token = c->moe.top_k;
+	self->info.shared_experts = c->moe.width ? c->moe.shared_width / c->moe.width : 0;
+	for (uint32_t i = 0; i < c->layers; i++)
+		self->info.sparse_layers += c->moe.sparse[i];
+	self->info.fp8 = c->fp8;
 	memcpy(self->info.architecture, c->architecture, sizeof(self->info.architecture));
 	snprintf(self->info.calibration, sizeof(self->info.calibration), "%s",
 		 self->constants.recipe);

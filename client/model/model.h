@@ -2,7 +2,7 @@
 /**
  * @file
  * Runs an MLA language model on the CPU over a paged, packed cache. Loads Hugging
- * Face checkpoints of the DeepSeek-V2/V3 family with dense MLP layers, and beside
+ * Face checkpoints of the families of config.h, with their mixtures of experts, and beside
  * them quantmla.json and quantmla.safetensors (docs/format.md), whose transforms
  * it fuses into the weights on loading.
  *
@@ -42,7 +42,12 @@ struct qmw_model_options {
 };
 
 struct qmw_model_info {
-	uint32_t layers, hidden, heads, content_dim, rope_dim, nope_dim, value_dim;
+	const char *family;      /**< "DeepSeek-V3"; static */
+	uint32_t layers;         /**< of the cache: attention sub-layers */
+	uint32_t decoder_layers; /**< of which sparse_layers have experts */
+	uint32_t sparse_layers, experts, zero_experts, experts_per_token, shared_experts;
+	bool fp8; /**< the checkpoint's weights are 8-bit */
+	uint32_t hidden, heads, content_dim, rope_dim, nope_dim, value_dim;
 	uint32_t vocab, max_position;
 	int64_t eos; /**< -1: none */
 	uint64_t parameters;

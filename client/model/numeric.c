@@ -57,6 +57,17 @@ void qmw_silu_product(const float *gate, const float *up, uint32_t count, bool r
 	}
 }
 
+void qmw_add_weighted(const float *x, float factor, uint32_t count, bool round, float *y)
+{
+	if (!round) {
+		for (uint32_t i = 0; i < count; i++)
+			y[i] += factor * x[i];
+		return;
+	}
+	for (uint32_t i = 0; i < count; i++)
+		y[i] = qmw_round_to_bf16(y[i] + qmw_round_to_bf16(factor * x[i]));
+}
+
 double qmw_log_sum_exp(const float *x, uint32_t count)
 {
 	double max = -INFINITY, sum = 0;

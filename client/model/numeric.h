@@ -33,6 +33,9 @@ void qmw_rms_norm(const float *x, const float *weight, float eps, uint32_t count
 /** y = silu(gate) * up over one row; @p y may be @p gate. */
 void qmw_silu_product(const float *gate, const float *up, uint32_t count, bool round, float *y);
 
+/** y += factor * x over one row; @p round: the product and the sum. */
+void qmw_add_weighted(const float *x, float factor, uint32_t count, bool round, float *y);
+
 /** Log-softmax denominator: log(sum exp(x)), in double. */
 double qmw_log_sum_exp(const float *x, uint32_t count);
 

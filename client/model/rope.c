@@ -47,6 +47,15 @@ static void apply_yarn(const struct qmw_config *config, struct qmw_rope *rope)
 	}
 }
 
+static void apply_longrope(const struct qmw_config *config, struct qmw_rope *rope)
+{
+	for (uint32_t j = 0; j < rope->dim / 2; j++)
+		rope->inv_freq[j] =
+			1.0f / ((float)config->longrope.factor[j] *
+				powf((float)config->rope_theta, (float)(2 * j) / (float)rope->dim));
+	rope->amplitude = (float)config->longrope.attention_factor;
+}
+
 static double yarn_amplitude(const struct qmw_yarn *yarn)
 {
 	if (yarn->attention_factor > 0)
@@ -73,6 +82,8 @@ void qmw_rope_init(const struct qmw_config *config, struct qmw_rope *rope)
 		if (config->yarn.mscale_all_dim > 0)
 			mscale = get_mscale(config->yarn.factor, config->yarn.mscale_all_dim);
 	}
+	if (config->longrope.enabled)
+		apply_longrope(config, rope);
 	rope->softmax_scale = (float)(scale * mscale * mscale);
 }
 

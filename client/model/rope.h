@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Rotary embedding of a model: frequencies (with YaRN), the factor on cos and
+ * Rotary embedding of a model: frequencies (with YaRN or LongRoPE), the factor on cos and
  * sin, and the softmax scale. Formulas: transformers' modeling_rope_utils.py
- * (yarn) and modeling_deepseek_v3.py (yarn_apply_mscale).
+ * (yarn, longrope) and modeling_deepseek_v3.py (yarn_apply_mscale).
  */
 #ifndef QMW_ROPE_H
 #define QMW_ROPE_H

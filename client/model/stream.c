@@ -156,6 +156,8 @@ qmla_status_t qmw_stream_embed(struct qmw_stream *stream, const uint32_t *tokens
 						  c->hidden, tokens[i], 1,
 						  hidden + (size_t)i * c->hidden);
 	}
+	for (size_t i = 0; c->embedding_scale != 1 && i < (size_t)n * c->hidden; i++)
+		hidden[i] *= c->embedding_scale;
 	return status;
 }
 
@@ -310,6 +312,8 @@ qmla_status_t qmw_stream_logits(struct qmw_stream *stream, const float *hidden, 
 		for (uint32_t r = 0; r < count; r++)
 			qmw_rms_norm(hidden + (size_t)(i + r) * c->hidden, stream->norm,
 				     c->norm_eps, c->hidden, false, x + (size_t)r * c->hidden);
+		for (size_t k = 0; c->head_scale != 1 && k < (size_t)count * c->hidden; k++)
+			x[k] *= c->head_scale;
 		stream->context->alone = true;
 		qmw_context_product(stream->context, &stream->head, x, c->hidden, count,
 				    logits + (size_t)i * c->vocab, c->vocab);

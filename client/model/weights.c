@@ -166,10 +166,16 @@ static qmla_status_t load_mlp(struct loader *l, struct qmw_layer *layer)
 {
 	const struct qmw_config *c = l->config;
 	char prefix[QMW_TENSOR_NAME_BYTES];
+	qmla_status_t status = QMLA_OK;
 
 	qmw_mlp_prefix(c, l->layer, prefix);
-	return qmw_mlp_read(l->checkpoint, prefix, c->hidden, c->intermediate, c->mlp_bias,
-			    &l->parameters, &layer->mlp);
+	if (qmw_config_dense(c, l->layer))
+		status = qmw_mlp_read(l->checkpoint, prefix, c->hidden, c->intermediate,
+				      c->mlp_bias, &l->parameters, &layer->mlp);
+	if (!status && c->moe.sparse[l->layer])
+		status = qmw_moe_read(l->checkpoint, c, l->layer / c->sublayers, &l->parameters,
+				      &layer->moe);
+	return status;
 }
 
 /* Keeps the attention weights in @p raw when it is not NULL. */
@@ -213,10 +219,13 @@ static qmla_status_t check_layer(const struct loader *l, uint32_t layer)
 		status = check_norm(l, layer, "post_attention_layernorm");
 	if (!status)
 		status = qmw_attention_weights_check(l->checkpoint, c, layer);
-	if (status)
-		return status;
 	qmw_mlp_prefix(c, layer, prefix);
-	return qmw_mlp_check(l->checkpoint, prefix, c->hidden, c->intermediate, c->mlp_bias);
+	if (!status && qmw_config_dense(c, layer))
+		status = qmw_mlp_check(l->checkpoint, prefix, c->hidden, c->intermediate,
+				       c->mlp_bias);
+	if (!status && c->moe.sparse[layer])
+		status = qmw_moe_check(l->checkpoint, c, layer / c->sublayers);
+	return status;
 }
 
 qmla_status_t qmw_weights_check(const struct qmw_checkpoint *checkpoint,
@@ -257,6 +266,13 @@ qmla_status_t qmw_layer_read(const struct qmw_checkpoint *checkpoint,
 	return status;
 }
 
+/* What a family multiplies the embeddings by; the head, when tied, has the plain ones. */
+static void scale_embedding(const struct qmw_config *c, float *embedding)
+{
+	for (size_t i = 0; c->embedding_scale != 1 && i < (size_t)c->vocab * c->hidden; i++)
+		embedding[i] *= c->embedding_scale;
+}
+
 static qmla_status_t load_outer(struct loader *l, struct qmw_weights *w)
 {
 	const struct qmw_config *c = l->config;
@@ -271,6 +287,8 @@ static qmla_status_t load_outer(struct loader *l, struct qmw_weights *w)
 	if (!status)
 		status = qmw_matrix_init(&w->head, c->vocab, c->hidden,
 					 c->tied_embeddings ? w->embedding : head, c->hidden, NULL);
+	if (!status)
+		scale_embedding(c, w->embedding);
 	free(head);
 	return status;
 }
@@ -354,6 +372,7 @@ void qmw_layer_free(struct qmw_layer *layer, uint32_t heads)
 	free(layer->value_up);
 	qmw_matrix_fini(&layer->output);
 	qmw_mlp_free(&layer->mlp);
+	qmw_moe_free(&layer->moe);
 	*layer = (struct qmw_layer){0};
 }
 

@@ -13,6 +13,7 @@
 #include "client/model/constants.h"
 #include "client/model/matrix.h"
 #include "client/model/mlp.h"
+#include "client/model/moe.h"
 #include "client/model/rope.h"
 #include "kernels/ops.h"
 
@@ -36,7 +37,8 @@ struct qmw_layer {
 	struct qmw_matrix *key_up;     /**< [H]: d_n → d_c, W_UK absorbed */
 	struct qmw_matrix *value_up;   /**< [H]: d_c → d_v */
 	struct qmw_matrix output;      /**< H d_v → hidden */
-	struct qmw_mlp mlp;            /**< dense */
+	struct qmw_mlp mlp;            /**< dense; width 0: none */
+	struct qmw_moe moe;            /**< count 0: none */
 	float kv_norm_eps, query_norm_eps;
 };
 

@@ -116,10 +116,10 @@ static void test_refused(void **state)
 		{"{\"model_type\": 3, " GEOMETRY "}", QMLA_ERR_FORMAT},
 		{"{\"model_type\": \"llama\", " GEOMETRY "}", QMLA_ERR_UNSUPPORTED},
 		{"{\"model_type\": \"deepseek_v3\", " DENSE "}", QMLA_ERR_FORMAT},
-		/* mixtures of experts */
-		{"{\"model_type\": \"deepseek_v2\", " GEOMETRY "}", QMLA_ERR_UNSUPPORTED},
+		/* mixtures of experts without their keys */
+		{"{\"model_type\": \"deepseek_v2\", " GEOMETRY "}", QMLA_ERR_FORMAT},
 		{"{\"model_type\": \"deepseek_v3\", \"first_k_dense_replace\": 1, " GEOMETRY "}",
-		 QMLA_ERR_UNSUPPORTED},
+		 QMLA_ERR_FORMAT},
 		{V3 ", \"q_lora_rank\": 0}", QMLA_ERR_FORMAT},
 		{V3 ", \"q_lora_rank\": \"48\"}", QMLA_ERR_FORMAT},
 		{V3 ", \"num_key_value_heads\": 1}", QMLA_ERR_UNSUPPORTED},
@@ -131,7 +131,7 @@ static void test_refused(void **state)
 		 QMLA_ERR_UNSUPPORTED},
 		{V3 ", \"rope_theta\": 0}", QMLA_ERR_FORMAT},
 		{V3 ", \"rope_parameters\": []}", QMLA_ERR_FORMAT},
-		{V3 ", \"rope_parameters\": {\"rope_type\": \"longrope\"}}", QMLA_ERR_UNSUPPORTED},
+		{V3 ", \"rope_parameters\": {\"rope_type\": \"longrope\"}}", QMLA_ERR_FORMAT},
 		{V3 ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
 		 QMLA_ERR_UNSUPPORTED},
 		{V3 ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",

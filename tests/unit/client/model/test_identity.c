@@ -32,7 +32,13 @@ static void make(struct subject *s)
 					.rope_dim = 64,
 					.nope_dim = 64,
 					.value_dim = 64,
-					.norm_eps = 1e-6f};
+					.norm_eps = 1e-6f,
+					.sublayers = 1,
+					.latent_scale = 1,
+					.query_scale = 1,
+					.embedding_scale = 1,
+					.residual_scale = 1,
+					.head_scale = 1};
 	s->rope = (struct qmw_rope){.dim = 64, .amplitude = 1, .softmax_scale = 0.125f};
 	for (int j = 0; j < 32; j++)
 		s->rope.inv_freq[j] = 1.0f / (float)(UINT64_C(1) << j);
@@ -68,7 +74,7 @@ static void test_every_part_counts(void **state)
 	size_t count = 0;
 
 	(void)state;
-	for (int what = 0; what <= 13; what++) {
+	for (int what = 0; what <= 17; what++) {
 		struct subject s;
 
 		make(&s);
@@ -109,10 +115,24 @@ static void test_every_part_counts(void **state)
 		case 12:
 			s.rope.inv_freq[31] *= 2;
 			break;
+		case 13:
+			s.config.moe.experts = 8;
+			break;
+		case 14:
+			s.config.moe.experts = 8;
+			s.config.moe.top_k = 2;
+			break;
+		case 15:
+			s.config.moe.experts = 8;
+			s.config.moe.scale = 2.5f;
+			break;
+		case 16:
+			s.config.residual_scale = 0.5f;
+			break;
 		default:
 			break;
 		}
-		compute(&s, what == 13, seen[count]);
+		compute(&s, what == 17, seen[count]);
 		for (size_t i = 0; i < count; i++)
 			assert_memory_not_equal(seen[i], seen[count], 32);
 		count++;

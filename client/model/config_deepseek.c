@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DeepSeek-V2 (V2-Lite), and V3 with those that are built like it: R1, Moonlight, Kimi-K2.
+ * Gates as in transformers' modeling_deepseek_v2.py and modeling_deepseek_v3.py.
+ */
+#include <string.h>
+
+#include "client/model/config_reader.h"
+
+static void read_groups(struct qmw_reader *r, struct qmw_config *c)
+{
+	c->moe.groups = qmw_reader_count(r, "n_group", 1, 1, QMW_EXPERTS_MAX);
+	c->moe.top_groups = qmw_reader_count(r, "topk_group", 1, 1, QMW_EXPERTS_MAX);
+}
+
+static void read_v2(struct qmw_reader *r, struct qmw_config *c)
+{
+	const char *method = json_string_value(qmw_reader_value(r->root, "topk_method"));
+
+	c->mlp_bias = qmw_reader_flag(r, "mlp_bias", false);
+	c->rope_interleave = true;
+	qmw_reader_experts(r, 0, c);
+	if (!c->moe.experts)
+		return;
+	qmw_reader_only(r, "scoring_func", "softmax");
+	c->moe.gate = QMW_GATE_SOFTMAX;
+	c->moe.group_score = QMW_GROUP_MAX;
+	if (method && strcmp(method, "group_limited_greedy") == 0)
+		read_groups(r, c);
+	else
+		qmw_reader_only(r, "topk_method", "greedy");
+	if (qmw_reader_flag(r, "norm_topk_prob", false))
+		qmw_reader_fail(r, QMLA_ERR_UNSUPPORTED, "norm_topk_prob",
+				"is true, for which implementations of deepseek_v2 disagree; "
+				"published checkpoints have false");
+}
+
+static void read_v3(struct qmw_reader *r, struct qmw_config *c)
+{
+	c->rope_interleave = qmw_reader_flag(r, "rope_interleave", true);
+	qmw_reader_experts(r, 3, c);
+	if (!c->moe.experts)
+		return;
+	qmw_reader_only(r, "scoring_func", "sigmoid");
+	qmw_reader_only(r, "topk_method", "noaux_tc");
+	c->moe.gate = QMW_GATE_SIGMOID;
+	c->moe.group_score = QMW_GROUP_TOP2;
+	c->moe.correction_name = "gate.e_score_correction_bias";
+	c->moe.normalise = qmw_reader_flag(r, "norm_topk_prob", true);
+	read_groups(r, c);
+}
+
+const struct qmw_family qmw_family_deepseek_v2 = {
+	.model_type = "deepseek_v2",
+	.label = "DeepSeek-V2",
+	.architecture = "DeepseekV2ForCausalLM",
+	.layers_key = "num_hidden_layers",
+	.intermediate_key = "intermediate_size",
+	.sublayers = 1,
+	.norm_eps = 1e-6,
+	.rope_theta = 10000,
+	.read = read_v2,
+};
+
+const struct qmw_family qmw_family_deepseek_v3 = {
+	.model_type = "deepseek_v3",
+	.label = "DeepSeek-V3",
+	.architecture = "DeepseekV3ForCausalLM",
+	.layers_key = "num_hidden_layers",
+	.intermediate_key = "intermediate_size",
+	.sublayers = 1,
+	.norm_eps = 1e-6,
+	.rope_theta = 10000,
+	.read = read_v3,
+};
+
+const struct qmw_family qmw_family_kimi_k2 = {
+	.model_type = "kimi_k2",
+	.label = "Kimi-K2",
+	.architecture = "DeepseekV3ForCausalLM",
+	.layers_key = "num_hidden_layers",
+	.intermediate_key = "intermediate_size",
+	.sublayers = 1,
+	.norm_eps = 1e-6,
+	.rope_theta = 10000,
+	.read = read_v3,
+};

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * LongCat-Flash: a decoder layer has two attention sub-layers with a dense MLP each; the
+ * experts read the first one's middle and are added behind the second ("shortcut"). Some
+ * experts compute nothing: they pass their input on.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "client/model/config_reader.h"
+
+static void read_experts(struct qmw_reader *r, struct qmw_config *c)
+{
+	struct qmw_moe_config *moe = &c->moe;
+
+	moe->experts = qmw_reader_count(r, "n_routed_experts", -1, 1, QMW_EXPERTS_MAX);
+	moe->zero_experts = qmw_reader_count(r, "zero_expert_num", 0, 0, QMW_EXPERTS_MAX);
+	moe->top_k = qmw_reader_count(r, "moe_topk", -1, 1, QMW_TOP_K_MAX);
+	moe->width = qmw_reader_count(r, "expert_ffn_hidden_size", -1, 1, QMW_DIM_MAX);
+	moe->scale = (float)qmw_reader_number(r, r->root, "routed_scaling_factor", 1, 1e-6, 1e6);
+	moe->groups = moe->top_groups = 1;
+	moe->gate = QMW_GATE_SOFTMAX;
+	moe->correction_name = "router.e_score_correction_bias";
+	moe->shortcut = true;
+	moe->gate_name = "router.classifier.weight";
+	for (uint32_t i = 0; i < c->layers; i += c->sublayers)
+		moe->sparse[i] = true;
+	qmw_reader_only(r, "zero_expert_type", "identity");
+	if (qmw_reader_flag(r, "router_bias", false))
+		qmw_reader_fail(r, QMLA_ERR_UNSUPPORTED, "router_bias", "is true");
+	if (qmw_reader_flag(r, "norm_topk_prob", false))
+		qmw_reader_fail(r, QMLA_ERR_UNSUPPORTED, "norm_topk_prob", "is true");
+}
+
+static void read_longcat(struct qmw_reader *r, struct qmw_config *c)
+{
+	qmw_reader_only(r, "attention_method", "MLA");
+	c->rope_interleave = true;
+	if (!r->status && !c->q_rank)
+		qmw_reader_fail(r, QMLA_ERR_FORMAT, "q_lora_rank", "is missing");
+	if (r->status)
+		return;
+	if (qmw_reader_flag(r, "mla_scale_kv_lora", true))
+		c->latent_scale = (float)sqrt((double)c->hidden / c->content_dim);
+	if (qmw_reader_flag(r, "mla_scale_q_lora", true))
+		c->query_scale = (float)sqrt((double)c->hidden / c->q_rank);
+	read_experts(r, c);
+}
+
+const struct qmw_family qmw_family_longcat_flash = {
+	.model_type = "longcat_flash",
+	.label = "LongCat-Flash",
+	.architecture = "LongcatFlashForCausalLM",
+	.layers_key = "num_layers",
+	.intermediate_key = "ffn_hidden_size",
+	.sublayers = 2,
+	.norm_eps = 1e-5,
+	.rope_theta = 1e7,
+	.read = read_longcat,
+};
