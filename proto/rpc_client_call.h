@@ -29,9 +29,12 @@ struct qmp_channel {
 struct qmp_client_call {
 	struct qmp_channel *channel;
 	struct qmp_client_call *previous, *next;
-	grpc_call *handle;
+	grpc_call *handle; /**< replaced under the lock */
+	grpc_slice method;
+	qmc_time_t deadline;
 	const ProtobufCMessageDescriptor *type; /**< of what is received */
-	grpc_byte_buffer *request;
+	grpc_byte_buffer *request;              /**< sending empties it */
+	grpc_byte_buffer *spare;                /**< the same for a second attempt */
 	grpc_metadata_array initial, trailing;
 	grpc_status_code code;
 	grpc_slice details;
@@ -40,6 +43,7 @@ struct qmp_client_call {
 	pthread_cond_t changed;
 	unsigned outstanding; /**< tags out */
 	bool cancelled;       /**< by this side */
+	bool again;           /**< has its second handle */
 };
 
 /**
@@ -66,6 +70,14 @@ bool qmp_client_call_begin(struct qmp_client_call *call, const grpc_op *ops, siz
 
 /** Drops one reference; the last one frees the channel. Not on the queue's thread. */
 void qmp_channel_put(struct qmp_channel *channel);
+
+/**
+ * True when the status is that of a connection which gRPC gave up by mistake, for
+ * the first time in this call: nothing was sent, and the call has a new handle on
+ * which its batch must be begun again. Called with the status, before its tag is
+ * counted as back. Queue's thread.
+ */
+bool qmp_client_call_again(struct qmp_client_call *call);
 
 /** Any thread; the call must not be finalised meanwhile. */
 void qmp_client_call_cancel(struct qmp_client_call *call);

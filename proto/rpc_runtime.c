@@ -3,31 +3,12 @@
 
 #include <errno.h>
 #include <grpc/support/time.h>
-#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 static pthread_mutex_t runtime_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned runtime_users;
-
-/*
- * gRPC 1.51 looks at errno after connect() only once it has allocated memory, and a
- * thread's first allocation may make glibc count the processors, for its limit on
- * arenas. Where /sys is not mounted (a bare chroot) that leaves ENOENT, and a
- * connection in progress is taken for a failed one. Saying the limit, glibc's own of
- * eight a processor, spares it the counting.
- */
-static void keep_malloc_from_sysfs(void)
-{
-#ifdef M_ARENA_MAX
-	long processors = sysconf(_SC_NPROCESSORS_ONLN);
-
-	if (access("/sys/devices/system/cpu/online", R_OK) < 0)
-		(void)mallopt(M_ARENA_MAX, processors > 0 ? (int)(8 * processors) : 8);
-#endif
-}
 
 void qmp_runtime_get(void)
 {
@@ -44,7 +25,6 @@ void qmp_runtime_get(void)
 		 * of nsswitch.conf. The environment may still choose otherwise.
 		 */
 		(void)setenv("GRPC_DNS_RESOLVER", "native", 0);
-		keep_malloc_from_sysfs();
 		qmp_log_redirect();
 		grpc_init();
 		pthread_sigmask(SIG_SETMASK, &saved, NULL);

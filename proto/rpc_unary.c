@@ -13,22 +13,14 @@ struct qmp_pending {
 	grpc_byte_buffer *response;
 };
 
-static void pending_on_finished(struct qmp_tag *tag, bool ok)
-{
-	struct qmp_pending *pending =
-		(struct qmp_pending *)(void *)((char *)tag -
-					       offsetof(struct qmp_pending, finished));
-
-	(void)ok; /* always true: the batch receives the status */
-	qmp_client_call_tag_back(&pending->call);
-}
-
 static bool pending_begin(struct qmp_pending *pending)
 {
 	struct qmp_client_call *call = &pending->call;
 	grpc_op ops[6] = {0};
 
 	ops[0].op = GRPC_OP_SEND_INITIAL_METADATA;
+	/* The second time the channel is still sure that the peer cannot be reached. */
+	ops[0].flags = call->again ? GRPC_INITIAL_METADATA_WAIT_FOR_READY : 0;
 	ops[1].op = GRPC_OP_SEND_MESSAGE;
 	ops[1].flags = GRPC_WRITE_NO_COMPRESS;
 	ops[1].data.send_message.send_message = call->request;
@@ -42,6 +34,20 @@ static bool pending_begin(struct qmp_pending *pending)
 	ops[5].data.recv_status_on_client.status = &call->code;
 	ops[5].data.recv_status_on_client.status_details = &call->details;
 	return qmp_client_call_begin(call, ops, 6, &pending->finished);
+}
+
+static void pending_on_finished(struct qmp_tag *tag, bool ok)
+{
+	struct qmp_pending *pending =
+		(struct qmp_pending *)(void *)((char *)tag -
+					       offsetof(struct qmp_pending, finished));
+
+	(void)ok; /* always true: the batch receives the status */
+	if (qmp_client_call_again(&pending->call)) {
+		(void)pending_begin(pending); /* a refusal counts the tag as back */
+		return;
+	}
+	qmp_client_call_tag_back(&pending->call);
 }
 
 static void pending_destroy(struct qmp_pending *pending)

@@ -116,7 +116,7 @@ static void allow_streams(void *user)
 
 static qmla_status_t start_rpc(struct qms_service *service, const struct qms_service_config *config)
 {
-	struct qms_control_plane_config rpc = {
+	struct qmp_keeper_config rpc = {
 		.server = {.listen = config->listen,
 			   .threads = config->rpc_threads,
 			   .tls = config->tls},
@@ -133,7 +133,7 @@ static qmla_status_t start_rpc(struct qms_service *service, const struct qms_ser
 		service->services[i] =
 			(struct qmp_service){&qms_methods[i].rpc, 1, &service->bindings[i]};
 	}
-	return qms_control_plane_create(&rpc, &service->rpc);
+	return qmp_keeper_create(&rpc, &service->rpc);
 }
 
 qmla_status_t qms_service_create(const struct qms_service_config *config,
@@ -170,7 +170,7 @@ void qms_service_destroy(struct qms_service *service, int64_t grace_ns)
 	/* Streams first: they would keep the server waiting. The store goes last, after
 	 * everything that calls into it. */
 	qms_watch_streams_stop(service->streams);
-	qms_control_plane_destroy(service->rpc, grace_ns);
+	qmp_keeper_destroy(service->rpc, grace_ns);
 	qms_watch_streams_destroy(service->streams);
 	qms_reaper_destroy(service->reaper);
 	qms_data_plane_destroy(service->data);
@@ -181,13 +181,13 @@ void qms_service_destroy(struct qms_service *service, int64_t grace_ns)
 void qms_service_set_ready(struct qms_service *service, bool ready)
 {
 	atomic_store_explicit(&service->ready, ready, memory_order_relaxed);
-	qms_control_plane_set_serving(service->rpc, ready);
+	qmp_keeper_set_serving(service->rpc, ready);
 }
 
 bool qms_service_ready(const struct qms_service *service)
 {
 	return atomic_load_explicit(&service->ready, memory_order_relaxed) &&
-	       qms_control_plane_listens(service->rpc);
+	       qmp_keeper_listens(service->rpc);
 }
 
 void qms_service_drain(struct qms_service *service, qmc_time_t deadline)
@@ -213,7 +213,7 @@ bool qms_service_idle(struct qms_service *service)
 
 uint16_t qms_service_port(const struct qms_service *service)
 {
-	return qms_control_plane_port(service->rpc);
+	return qmp_keeper_port(service->rpc);
 }
 
 uint16_t qms_service_data_port(const struct qms_service *service)

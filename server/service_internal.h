@@ -7,7 +7,7 @@
 
 #include "proto/code.h"
 #include "qmla/v1/cache.pb-c.h"
-#include "server/control_plane.h"
+#include "proto/rpc_keeper.h"
 #include "server/metrics.h"
 #include "server/reaper.h"
 #include "server/service.h"
@@ -45,7 +45,7 @@ struct qms_service {
 	struct qms_reaper *reaper;
 	struct qms_data_plane *data;
 	struct qms_watch_streams *streams;
-	struct qms_control_plane *rpc;
+	struct qmp_keeper *rpc;
 	struct qms_metrics metrics;
 	/** Relaxed: a call may still see the state of a moment ago. */
 	atomic_bool ready, draining;

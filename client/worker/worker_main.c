@@ -12,7 +12,7 @@
 #include "common/http_endpoint.h"
 #include "common/log.h"
 #include "common/port_file.h"
-#include "proto/rpc_server.h"
+#include "proto/rpc_keeper.h"
 #include "qmla/v1/worker.pb-c.h"
 
 #define COMPONENT        "worker"
@@ -27,7 +27,7 @@ struct process {
 	struct qmw_flags flags;
 	struct qmw_worker_config config;
 	_Atomic(struct qmw_worker *) worker; /* NULL while loading and while ending */
-	struct qmp_server *server;
+	struct qmp_keeper *server;
 	struct qmc_http_endpoint *http;
 	struct qmc_port_file *port_file;
 	bool published; /* the port file */
@@ -85,13 +85,16 @@ static qmla_status_t start_rpc(struct process *process)
 	static struct qmp_method methods[3];
 	static struct qmp_service service = {.methods = methods, .count = 3};
 	bool decode = process->config.role == QMW_ROLE_DECODE;
-	struct qmp_server_config config = {
-		.listen = process->flags.listen ? process->flags.listen
-			  : decode              ? "127.0.0.1:7200"
-						: "127.0.0.1:7100",
-		.threads = qmw_worker_limit(&process->config) + SPARE_THREADS,
-		.max_message_bytes = MAX_MESSAGE,
-		.tls = process->config.tls,
+	struct qmp_keeper_config config = {
+		.server = {.listen = process->flags.listen ? process->flags.listen
+				     : decode              ? "127.0.0.1:7200"
+							   : "127.0.0.1:7100",
+			   .threads = qmw_worker_limit(&process->config) + SPARE_THREADS,
+			   .max_message_bytes = MAX_MESSAGE,
+			   .tls = process->config.tls},
+		.services = &service,
+		.count = 1,
+		.grace_ns = process->flags.drain_timeout, /* answers are streams that last */
 	};
 
 	methods[0] = (struct qmp_method){"/qmla.v1.Worker/Generate", QMP_SERVER_STREAM,
@@ -103,7 +106,7 @@ static qmla_status_t start_rpc(struct process *process)
 	methods[2] = (struct qmp_method){"/qmla.v1.Worker/WorkerStats", QMP_UNARY,
 					 &qmla__v1__worker_stats_request__descriptor, on_stats};
 	service.object = process;
-	return qmp_server_create(&config, &service, 1, &process->server);
+	return qmp_keeper_create(&config, &process->server);
 }
 
 static bool http_ready(void *user)
@@ -144,7 +147,7 @@ static qmla_status_t start_http(struct process *process)
 static qmla_status_t publish_port(struct process *process)
 {
 	struct qmc_port_file_values values = {
-		.grpc = qmp_server_port(process->server),
+		.grpc = qmp_keeper_port(process->server),
 		.http = process->http ? qmc_http_endpoint_port(process->http) : 0,
 	};
 	qmla_status_t status;
@@ -162,7 +165,7 @@ static qmla_status_t publish_port(struct process *process)
 static void set_ready(struct process *process, bool ready)
 {
 	atomic_store_explicit(&process->ready, ready, memory_order_relaxed);
-	qmp_server_set_serving(process->server, ready);
+	qmp_keeper_set_serving(process->server, ready);
 }
 
 static void *load_thread(void *argument)
@@ -175,7 +178,7 @@ static void *load_thread(void *argument)
 		atomic_store_explicit(&process->worker, worker, memory_order_release);
 		set_ready(process, true);
 		qmc_info(COMPONENT, "%s worker serves on port %u, nodes: %s",
-			 qmw_role_name(process->config.role), qmp_server_port(process->server),
+			 qmw_role_name(process->config.role), qmp_keeper_port(process->server),
 			 process->config.nodes ? process->config.nodes : "none");
 	}
 	/* Release: who sees it may read load_status. */
@@ -244,7 +247,7 @@ static void end(struct process *process)
 		(unsigned)((process->flags.drain_timeout + FLUSH_TIMEOUT_NS) / QMC_NS_PER_S) +
 		STOP_SECONDS);
 	/* Waits for running calls, then cancels them; no handler is inside after it. */
-	qmp_server_destroy(process->server, process->flags.drain_timeout);
+	qmp_keeper_destroy(process->server, process->flags.drain_timeout);
 	qmc_http_endpoint_destroy(process->http);
 	qmw_worker_destroy(worker, qmc_clock_after(FLUSH_TIMEOUT_NS));
 }
