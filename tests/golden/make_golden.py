@@ -25,16 +25,14 @@ import tempfile
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
-                          DeepseekV3ForCausalLM)
 from transformers.utils import logging as hf_logging
+
+import families
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "..", "data")
 TOKENS = 138  # two full blocks and a tail of 10
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-FAMILIES = {"v2": (DeepseekV2Config, DeepseekV2ForCausalLM),
-            "v3": (DeepseekV3Config, DeepseekV3ForCausalLM)}
 
 
 def yarn(**more):
@@ -69,9 +67,10 @@ CASES = {
     "v2-f16-rope32-qlora": ("v2", "F16", dict(q_lora_rank=32, qk_rope_head_dim=32, num_hidden_layers=3)),
     "v2-bf16-published-config-sharded": ("v2", "BF16", dict(
         rope_parameters=yarn(mscale=0.707, mscale_all_dim=0.707))),
+    **families.CASES,
 }
 SHARDED = {name: 140_000 for name in CASES if name.endswith("sharded")}  # bytes a shard
-PUBLISHED = {name for name in CASES if "published-config" in name}
+PUBLISHED = {"v2-bf16-published-config-sharded"}
 
 
 def geometry():
@@ -84,19 +83,24 @@ def geometry():
 
 def make_config(family, switches):
     values = {**geometry(), **switches}
+    if family not in ("v2", "v3") or "n_routed_experts" in switches:
+        values["num_key_value_heads"] = values["num_attention_heads"]
+        return families.MODELS[family][0](**values)
     if values["num_attention_heads"] == 3:
         values["hidden_size"] = 48  # a multiple, and small
     values["first_k_dense_replace"] = values["num_hidden_layers"]  # a dense MLP in every layer
     values["num_key_value_heads"] = values["num_attention_heads"]
     if family == "v3":
         values["n_group"] = values["topk_group"] = 1
-    return FAMILIES[family][0](**values)
+    return families.MODELS[family][0](**values)
 
 
 def random_weight(rng, name, shape, config):
     """Scales that make attention choose, logits lively, and every norm weight matter."""
     if name.endswith("layernorm.weight") or name.endswith("norm.weight"):
         return rng.uniform(0.5, 1.5, shape)
+    if "router" in name or name.endswith("mlp.gate.weight"):
+        return rng.normal(0.0, 1.5 / shape[1] ** 0.5, shape)
     if name.endswith(".bias"):
         return rng.normal(0.0, 0.3, shape)
     if name == "model.embed_tokens.weight":
@@ -108,7 +112,7 @@ def random_weight(rng, name, shape, config):
     residual = 0.5 if config.tie_word_embeddings else 0.8  # in proportion to the embeddings
     gain = (2.5 if "lm_head" in name else 1.3 if ".q_" in name
             else residual if "o_proj" in name or "down_proj" in name else 1.0)
-    return rng.normal(0.0, gain / shape[1] ** 0.5, shape)
+    return rng.normal(0.0, gain / shape[-1] ** 0.5, shape)
 
 
 def seeded(name):
@@ -120,6 +124,7 @@ def fill(model, name, config):
     with torch.no_grad():
         for key, value in sorted(model.named_parameters()):
             value.copy_(torch.from_numpy(random_weight(rng, key, tuple(value.shape), config).astype(np.float32)))
+    families.fill_buffers(model, rng)
 
 
 def publish_config(path):
@@ -140,26 +145,43 @@ def publish_config(path):
 
 def run(directory, family, tokens, dtype):
     """Logits of the checkpoint in @directory, computed in @dtype: [n][vocab] float32."""
-    model = FAMILIES[family][1].from_pretrained(directory, dtype=dtype).eval()
+    model = families.MODELS[family][1].from_pretrained(directory, dtype=dtype).eval()
     with torch.no_grad():
         return model(torch.from_numpy(tokens)[None], use_cache=False).logits[0].float().contiguous()
+
+
+def run_fp8(directory, family, tokens):
+    """Logits of an FP8 checkpoint: its weights times their scales, in float32."""
+    weights = families.quantise_checkpoint(directory)
+    with tempfile.TemporaryDirectory() as plain:
+        shutil.copyfile(os.path.join(directory, "config.json"), os.path.join(plain, "config.json"))
+        with open(os.path.join(plain, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        del config["quantization_config"]
+        with open(os.path.join(plain, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        save_file(weights, os.path.join(plain, "model.safetensors"), metadata={"format": "pt"})
+        return run(plain, family, tokens, torch.float32)
 
 
 def write_tiny(name, directory):
     family, dtype, switches = CASES[name]
     config = make_config(family, switches)
-    model = FAMILIES[family][1](config)
+    model = families.MODELS[family][1](config)
     fill(model, name, config)
-    model.to(DTYPES[dtype]).save_pretrained(directory, max_shard_size=SHARDED.get(name, "1GB"))
+    model.to(DTYPES.get(dtype, torch.float32)).save_pretrained(directory, max_shard_size=SHARDED.get(name, "1GB"))
     generation = os.path.join(directory, "generation_config.json")
     if os.path.exists(generation):
         os.unlink(generation)
     if name in PUBLISHED:
         publish_config(os.path.join(directory, "config.json"))
     tokens = seeded(name + ":tokens").integers(0, 256, TOKENS)
-    golden = {"tokens": torch.from_numpy(tokens), "logits": run(directory, family, tokens, torch.float32)}
+    logits = run_fp8(directory, family, tokens) if dtype == "FP8" else run(directory, family, tokens, torch.float32)
+    golden = {"tokens": torch.from_numpy(tokens), "logits": logits}
     if dtype == "BF16":
         golden["logits_bf16"] = run(directory, family, tokens, torch.bfloat16)
+    if name.startswith("kimi"):
+        families.publish_kimi(directory)
     save_file(golden, os.path.join(directory, "golden.safetensors"))
 
 

@@ -25,17 +25,29 @@
 static const struct {
 	const char *name;
 	bool bf16; /**< the file also holds logits of a run in BF16 */
+	/** A rounded activation may choose another expert: such rows are a few, and counted. */
+	bool experts;
 } cases[] = {
-	{"v3-bf16-dc512", true},
-	{"v3-f32-half-qlora-eps-tied", false},
-	{"v3-bf16-yarn-qlora-bias-sharded", true},
-	{"v3-f16-half-yarn-mscale", false},
-	{"v3-bf16-half-bias", true},
-	{"v3-f32-rope32-yarn", false},
-	{"v2-bf16-tied", true},
-	{"v2-f32-yarn-qlora-bias-sharded", false},
-	{"v2-f16-rope32-qlora", false},
-	{"v2-bf16-published-config-sharded", true},
+	{"v3-bf16-dc512", true, false},
+	{"v3-f32-half-qlora-eps-tied", false, false},
+	{"v3-bf16-yarn-qlora-bias-sharded", true, false},
+	{"v3-f16-half-yarn-mscale", false, false},
+	{"v3-bf16-half-bias", true, false},
+	{"v3-f32-rope32-yarn", false, false},
+	{"v2-bf16-tied", true, false},
+	{"v2-f32-yarn-qlora-bias-sharded", false, false},
+	{"v2-f16-rope32-qlora", false, false},
+	{"v2-bf16-published-config-sharded", true, false},
+	{"minicpm3-bf16", true, false},
+	{"v2-moe-greedy-bf16", true, true},
+	{"v2-moe-groups-f32", false, true},
+	{"v3-moe-groups-f32", false, true},
+	{"v3-moe-moonlight-bf16", true, true},
+	{"kimi-k2-published-config-f32", false, true},
+	{"v3-moe-fp8", false, true},
+	{"glm-moe-bf16", true, true},
+	{"longcat-f32", false, true},
+	{"longcat-bf16", true, true},
 };
 
 struct golden {
@@ -132,12 +144,43 @@ static double relative_error(const float *a, const float *reference, size_t coun
 	return sqrt(difference / norm);
 }
 
-static void check_case(const char *name, const struct qmw_model_options *options,
-		       const char *reference, double limit)
+/* Rows that are further off than @limit: with experts, those that chose another one. */
+static double check_rows(const float *logits, const float *expected, uint32_t rows, double limit,
+			 uint32_t *other)
 {
+	double sum = 0;
+
+	*other = 0;
+	for (uint32_t r = 0; r < rows; r++) {
+		double error =
+			relative_error(logits + (size_t)r * 256, expected + (size_t)r * 256, 256);
+
+		if (error < limit)
+			sum += error * error;
+		else
+			(*other)++;
+	}
+	return sqrt(sum / (rows - *other));
+}
+
+/* Greedy tokens are equal. */
+static void check_argmax(const float *logits, const float *expected, uint32_t rows)
+{
+	for (uint32_t r = 0; r < rows; r++)
+		assert_int_equal(qmw_argmax(logits + (size_t)r * 256, 256),
+				 qmw_argmax(expected + (size_t)r * 256, 256));
+}
+
+static void check_case(size_t index, const struct qmw_model_options *options, const char *reference,
+		       double limit)
+{
+	const char *name = cases[index].name;
+	bool exact = options->cache == QMW_CACHE_F32;
+	bool experts = cases[index].experts && !exact;
 	struct golden golden;
 	char directory[512];
 	const float *expected;
+	uint32_t other = 0;
 	double error;
 	float *logits;
 
@@ -145,10 +188,17 @@ static void check_case(const char *name, const struct qmw_model_options *options
 	expected = golden_floats(&golden, reference, (uint64_t)golden.count * 256);
 	snprintf(directory, sizeof(directory), GOLDEN "%s", name);
 	logits = run(directory, options, golden.tokens, golden.count, 100);
-	error = relative_error(logits, expected, (size_t)golden.count * 256);
-	print_message("%-36s %-12s relative error %.2e (limit %.0e)\n", name, reference, error,
-		      limit);
+	if (exact)
+		check_argmax(logits, expected, golden.count);
+	limit = experts ? 2 * limit : limit;
+	if (experts)
+		error = check_rows(logits, expected, golden.count, 2 * limit, &other);
+	else
+		error = relative_error(logits, expected, (size_t)golden.count * 256);
+	print_message("%-36s %-12s relative error %.2e (limit %.0e), other experts in %u rows\n",
+		      name, reference, error, limit, other);
 	assert_true(error < limit);
+	assert_true(other <= golden.count / 8);
 	free(logits);
 	golden_close(&golden);
 }
@@ -159,7 +209,7 @@ static void test_float32(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		check_case(cases[i].name, &options, "logits", 1e-4);
+		check_case(i, &options, "logits", 1e-4);
 }
 
 /* A BF16 cache, everything else exact: nearer to the float32 run than a BF16 run is. */
@@ -169,9 +219,9 @@ static void test_bf16_cache(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		check_case(cases[i].name, &options, "logits", 1e-2);
+		check_case(i, &options, "logits", 1e-2);
 		if (cases[i].bf16)
-			check_case(cases[i].name, &options, "logits_bf16", 1e-2);
+			check_case(i, &options, "logits_bf16", 1e-2);
 	}
 }
 
@@ -184,7 +234,7 @@ static void test_bf16_everywhere(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		if (cases[i].bf16)
-			check_case(cases[i].name, &options, "logits_bf16", 1e-2);
+			check_case(i, &options, "logits_bf16", 1e-2);
 }
 
 struct agreement {

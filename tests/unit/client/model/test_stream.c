@@ -24,6 +24,10 @@ static const char *const cases[] = {
 	FIXTURE_GOLDEN "v3-bf16-yarn-qlora-bias-sharded",
 	FIXTURE_GOLDEN "v3-f32-half-qlora-eps-tied",
 	FIXTURE_GOLDEN "v2-f16-rope32-qlora",
+	FIXTURE_GOLDEN "v3-moe-groups-f32",
+	FIXTURE_GOLDEN "v3-moe-fp8",
+	FIXTURE_GOLDEN "longcat-f32",
+	FIXTURE_GOLDEN "minicpm3-bf16",
 };
 
 static void fill_tokens(uint32_t tokens[COUNT], uint32_t vocab)
