@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -192,12 +193,161 @@ static void test_no_experts(void **state)
 		QMLA_OK);
 }
 
+#define EXPERTS                                                                                    \
+	"\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, "     \
+	"\"n_shared_experts\": 2, \"first_k_dense_replace\": 1"
+#define V2_MOE "{\"model_type\": \"deepseek_v2\", " GEOMETRY ", " EXPERTS
+#define V3_MOE "{\"model_type\": \"deepseek_v3\", " GEOMETRY ", " EXPERTS
+#define GLM    "{\"model_type\": \"glm4_moe_lite\", " GEOMETRY
+#define CPM    "{\"model_type\": \"minicpm3\", " GEOMETRY
+#define LONGCAT                                                                                    \
+	"{\"model_type\": \"longcat_flash\", \"num_layers\": 3, \"ffn_hidden_size\": 40, "         \
+	"\"q_lora_rank\": 16, \"expert_ffn_hidden_size\": 24, \"moe_topk\": 3, "                   \
+	"\"n_routed_experts\": 8, \"zero_expert_num\": 4, " GEOMETRY
+
+static void test_deepseek_experts(void **state)
+{
+	struct qmw_config c;
+
+	(void)state;
+	assert_int_equal(parse(V2_MOE
+			       ", \"topk_method\": \"group_limited_greedy\", \"n_group\": 4, "
+			       "\"topk_group\": 2, \"routed_scaling_factor\": 16}",
+			       &c),
+			 QMLA_OK);
+	assert_true(c.moe.gate == QMW_GATE_SOFTMAX && c.moe.group_score == QMW_GROUP_MAX);
+	assert_true(c.moe.groups == 4 && c.moe.top_groups == 2 && c.moe.scale == 16);
+	assert_true(c.moe.width == 24 && c.moe.shared_width == 48 && c.moe.top_k == 2);
+	assert_true(!c.moe.sparse[0] && c.moe.sparse[1] && !c.moe.correction_name);
+	/* Greedy knows no groups. */
+	assert_int_equal(parse(V2_MOE ", \"topk_method\": \"greedy\", \"n_group\": 4}", &c),
+			 QMLA_OK);
+	assert_int_equal(c.moe.groups, 1);
+	assert_int_equal(parse(V3_MOE ", \"n_group\": 4, \"topk_group\": 2, "
+				      "\"moe_layer_freq\": 2}",
+			       &c),
+			 QMLA_OK);
+	assert_true(c.moe.gate == QMW_GATE_SIGMOID && c.moe.group_score == QMW_GROUP_TOP2);
+	assert_true(c.moe.normalise && c.moe.groups == 4);
+	assert_string_equal(c.moe.correction_name, "gate.e_score_correction_bias");
+	assert_false(c.moe.sparse[1]); /* every second layer: 0, which is dense */
+	assert_string_equal(c.family, "DeepSeek-V3");
+	assert_int_equal(parse("{\"model_type\": \"kimi_k2\", " GEOMETRY ", " EXPERTS "}", &c),
+			 QMLA_OK);
+	assert_string_equal(c.family, "Kimi-K2");
+}
+
+static void test_other_families(void **state)
+{
+	struct qmw_config c;
+
+	(void)state;
+	assert_int_equal(
+		parse(GLM ", " EXPERTS ", \"mlp_layer_types\": [\"sparse\", \"dense\"]}", &c),
+		QMLA_OK);
+	assert_true(c.moe.sparse[0] && !c.moe.sparse[1]);
+	assert_true(c.norm_eps == 1e-5f && c.latent_norm_eps == 1e-6f);
+	assert_int_equal(parse(LONGCAT "}", &c), QMLA_OK);
+	assert_int_equal(c.layers, 6);
+	assert_int_equal(qmw_config_decoder_layers(&c), 3);
+	assert_true(c.latent_scale == (float)sqrt(0.5) && c.query_scale == 2);
+	assert_true(c.moe.sparse[4] && !c.moe.sparse[5] && c.moe.zero_experts == 4);
+	assert_true(qmw_config_dense(&c, 4) && qmw_config_joins(&c, 5) && !qmw_config_joins(&c, 4));
+	assert_true(c.rope_theta == 1e7);
+	assert_int_equal(parse(LONGCAT ", \"mla_scale_kv_lora\": false}", &c), QMLA_OK);
+	assert_true(c.latent_scale == 1 && c.query_scale == 2);
+	assert_int_equal(parse(CPM "}", &c), QMLA_OK);
+	assert_true(c.tied_embeddings && !c.rope_interleave && c.embedding_scale == 12);
+	assert_true(c.residual_scale == (float)(1.4 / sqrt(2)) && c.head_scale == 4);
+	assert_int_equal(parse(CPM ", \"scale_depth\": null, \"dim_model_base\": null}", &c),
+			 QMLA_OK);
+	assert_true(c.residual_scale == 1 && c.head_scale == 1);
+}
+
+/* A cache cannot change its angles when its text grows: the short context is the context. */
+static void test_longrope(void **state)
+{
+	static const char *const formats[] = {"%s, \"rope_scaling\": {\"type\": \"longrope\", "
+					      "\"short_factor\": [%s], "
+					      "\"original_max_position_embeddings\": 128}}"};
+	char factors[512] = "1.5", text[2048];
+	struct qmw_config c;
+
+	(void)state;
+	for (int j = 1; j < 32; j++)
+		strcat(factors, ", 1.5");
+	snprintf(text, sizeof(text), formats[0], CPM, factors);
+	assert_int_equal(parse(text, &c), QMLA_OK);
+	assert_true(c.longrope.enabled && c.longrope.factor[31] == 1.5);
+	assert_int_equal(c.max_position, 128);
+	assert_true(fabs(c.longrope.attention_factor - sqrt(1 + log(4) / log(128))) < 1e-12);
+	snprintf(text, sizeof(text), formats[0], CPM, "1, 2");
+	assert_int_equal(parse(text, &c), QMLA_ERR_FORMAT);
+}
+
+static void test_families_refused(void **state)
+{
+	static const struct {
+		const char *text;
+		qmla_status_t status;
+	} cases[] = {
+		{V2_MOE ", \"topk_method\": \"noaux_tc\"}", QMLA_ERR_UNSUPPORTED},
+		{V2_MOE ", \"scoring_func\": \"sigmoid\"}", QMLA_ERR_UNSUPPORTED},
+		{V2_MOE ", \"norm_topk_prob\": true}", QMLA_ERR_UNSUPPORTED},
+		{V3_MOE ", \"scoring_func\": \"softmax\"}", QMLA_ERR_UNSUPPORTED},
+		{V3_MOE ", \"topk_method\": \"greedy\"}", QMLA_ERR_UNSUPPORTED},
+		{V3_MOE ", \"n_group\": 3}", QMLA_ERR_FORMAT},
+		{V3_MOE ", \"n_group\": 8}", QMLA_ERR_FORMAT}, /* one expert a group */
+		{V3_MOE ", \"n_group\": 2, \"topk_group\": 3}", QMLA_ERR_FORMAT},
+		{V3_MOE ", \"routed_scaling_factor\": \"x\"}", QMLA_ERR_FORMAT},
+		{V3_MOE ", \"moe_layer_freq\": 0}", QMLA_ERR_FORMAT},
+		{GLM ", " EXPERTS ", \"mlp_layer_types\": [\"sparse\"]}", QMLA_ERR_FORMAT},
+		{GLM ", " EXPERTS ", \"mlp_layer_types\": [\"sparse\", \"wide\"]}",
+		 QMLA_ERR_FORMAT},
+		{LONGCAT ", \"zero_expert_type\": \"copy\"}", QMLA_ERR_UNSUPPORTED},
+		{LONGCAT ", \"router_bias\": true}", QMLA_ERR_UNSUPPORTED},
+		{LONGCAT ", \"attention_method\": \"MHA\"}", QMLA_ERR_UNSUPPORTED},
+		{CPM ", \"scale_emb\": 0}", QMLA_ERR_FORMAT},
+		{V3 ", \"quantization_config\": {\"quant_method\": \"fp8\", "
+		    "\"weight_block_size\": [64, 128]}}",
+		 QMLA_ERR_UNSUPPORTED},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct qmw_config c;
+
+		if (parse(cases[i].text, &c) != cases[i].status)
+			fail_msg("%s is not refused with %d", cases[i].text, (int)cases[i].status);
+	}
+}
+
+static void test_fp8(void **state)
+{
+	struct qmw_config c;
+
+	(void)state;
+	assert_int_equal(parse(V3 ", \"quantization_config\": {\"quant_method\": \"fp8\", "
+				  "\"fmt\": \"e4m3\", \"weight_block_size\": [128, 128]}}",
+			       &c),
+			 QMLA_OK);
+	assert_true(c.fp8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_defaults), cmocka_unit_test(test_switches),
-		cmocka_unit_test(test_yarn),     cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_sizes),    cmocka_unit_test(test_no_experts),
+		cmocka_unit_test(test_defaults),
+		cmocka_unit_test(test_switches),
+		cmocka_unit_test(test_yarn),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_sizes),
+		cmocka_unit_test(test_no_experts),
+		cmocka_unit_test(test_deepseek_experts),
+		cmocka_unit_test(test_other_families),
+		cmocka_unit_test(test_longrope),
+		cmocka_unit_test(test_families_refused),
+		cmocka_unit_test(test_fp8),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -169,6 +169,63 @@ static void test_chunking_bf16(void **state)
 	rig_close(&rig);
 }
 
+/* Experts take the rows of a call together; a row must not notice. One of each family. */
+static void test_chunking_families(void **state)
+{
+	static const char *const directories[] = {
+		FIXTURE_GOLDEN "v2-moe-groups-f32", FIXTURE_GOLDEN "v3-moe-groups-f32",
+		FIXTURE_GOLDEN "glm-moe-bf16",      FIXTURE_GOLDEN "longcat-f32",
+		FIXTURE_GOLDEN "minicpm3-bf16",     FIXTURE_GOLDEN "v3-moe-fp8"};
+	const struct qmw_model_options options = {.threads = 3};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(directories) / sizeof(directories[0]); i++) {
+		struct rig rig;
+
+		rig_open(&rig, directories[i], &options, TOKENS);
+		check_chunking(&rig);
+		rig_close(&rig);
+	}
+}
+
+/* More rows than experts take at once: four texts in one call, against each alone. */
+static void check_bands(const char *directory, uint32_t threads)
+{
+	const struct qmw_model_options options = {.threads = threads};
+	struct qmw_forward_item items[4];
+	float *expected, *logits;
+	struct rig rig;
+
+	rig_open(&rig, directory, &options, 4 * TOKENS);
+	expected = calloc((size_t)4 * rig.vocab, sizeof(*expected));
+	logits = calloc((size_t)4 * rig.vocab, sizeof(*logits));
+	for (uint32_t i = 0; i < 4; i++) {
+		items[i] = (struct qmw_forward_item){.sequence = rig_sequence(&rig, TOKENS),
+						     .tokens = tokens + 100 * i,
+						     .count = TOKENS - i,
+						     .logits = expected + i * rig.vocab};
+		assert_int_equal(qmw_model_forward(rig.model, rig.context, &rig.pool, &items[i], 1),
+				 QMLA_OK);
+		qmw_sequence_destroy(items[i].sequence);
+		items[i].sequence = rig_sequence(&rig, TOKENS);
+		items[i].logits = logits + i * rig.vocab;
+	}
+	assert_int_equal(qmw_model_forward(rig.model, rig.context, &rig.pool, items, 4), QMLA_OK);
+	assert_memory_equal(expected, logits, (size_t)4 * rig.vocab * sizeof(*logits));
+	for (int i = 0; i < 4; i++)
+		qmw_sequence_destroy(items[i].sequence);
+	free(expected);
+	free(logits);
+	rig_close(&rig);
+}
+
+static void test_bands(void **state)
+{
+	(void)state;
+	check_bands(FIXTURE_GOLDEN "v3-moe-groups-f32", 1);
+	check_bands(FIXTURE_GOLDEN "longcat-f32", 3);
+}
+
 /* A prefix that someone else computed: the rest comes out the same. */
 static void test_adopted_prefix(void **state)
 {
@@ -610,6 +667,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_chunking_packed),
 		cmocka_unit_test(test_chunking_bf16),
+		cmocka_unit_test(test_chunking_families),
+		cmocka_unit_test(test_bands),
 		cmocka_unit_test(test_adopted_prefix),
 		cmocka_unit_test(test_pages_are_read),
 		cmocka_unit_test(test_first_block_is_bf16),
