@@ -5,6 +5,7 @@
 #include <qmla/cache.h>
 
 #include "client/cli/cache_commands.h"
+#include "client/cli/cmd_calibrate.h"
 #include "client/cli/cmd_eval.h"
 #include "client/cli/cmd_generate.h"
 #include "client/cli/cmd_health.h"
@@ -28,6 +29,7 @@ static const struct command {
 	{"unpin", qmw_cmd_unpin, "end a pin"},
 	{"watch", qmw_cmd_watch, "print blocks as they come and go"},
 	{"model", qmw_cmd_model, "inspect a checkpoint: identity, layout, cache size"},
+	{"calibrate", qmw_cmd_calibrate, "learn and fuse the cache's transforms into a checkpoint"},
 	{"eval", qmw_cmd_eval, "how good a cache is, on texts and recall prompts"},
 	{"bench", qmw_cmd_bench, "measure this machine, with the limit beside each figure"},
 	{"version", qmw_cmd_version, "version, and what this build can do"},
