@@ -21,6 +21,9 @@ set_target_properties(grpc_core PROPERTIES
 	INTERFACE_LINK_LIBRARIES "${GRPC_LIBRARY};${GPR_LIBRARY}"
 	INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${GRPC_INCLUDE_DIR}")
 
+# Headers only: the library is loaded at run time, so that one program runs everywhere.
+find_path(VERBS_INCLUDE_DIR infiniband/verbs.h)
+
 if(BUILD_TESTING)
 	pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 endif()

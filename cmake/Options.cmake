@@ -1,5 +1,6 @@
 # Language level, warnings and sanitizers of our own code.
 option(QMLA_CUDA "Build the CUDA kernels when a CUDA compiler is found" ON)
+option(QMLA_VERBS "Build the RDMA transport when infiniband/verbs.h is found" ON)
 option(QMLA_NATIVE "Tune for this machine's processor (-march=native)" OFF)
 set(QMLA_SANITIZE "" CACHE STRING "Sanitizers: address,undefined | thread | empty")
 option(QMLA_FUZZ "Build the libFuzzer targets (needs clang)" OFF)

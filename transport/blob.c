@@ -36,7 +36,7 @@ static qmla_status_t head_decode(const uint8_t *p, uint32_t magic, enum qmt_kind
 {
 	if (qmt_load32(p) != magic)
 		return QMLA_ERR_FORMAT;
-	if (p[4] != BLOB_VERSION || (p[5] != QMT_KIND_TCP && p[5] != QMT_KIND_SHM))
+	if (p[4] != BLOB_VERSION || p[5] < QMT_KIND_TCP || p[5] > QMT_KIND_VERBS)
 		return QMLA_ERR_UNSUPPORTED;
 	*kind = (enum qmt_kind)p[5];
 	*incarnation = qmt_load64(p + 8);

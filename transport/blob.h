@@ -14,7 +14,7 @@
 #define QMT_ADDRESS_TEXT_MAX 384 /**< terminator included */
 
 /** Back end that wrote a blob; the values travel. */
-enum qmt_kind { QMT_KIND_TCP = 1, QMT_KIND_SHM = 2 };
+enum qmt_kind { QMT_KIND_TCP = 1, QMT_KIND_SHM = 2, QMT_KIND_VERBS = 3 };
 
 /** One life of one server: what its addresses and handles are tied to. */
 struct qmt_identity {

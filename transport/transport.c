@@ -5,6 +5,9 @@
 
 /* In order of preference; shm finds only servers of its own host. */
 static const struct qmt_transport_ops *const transports[] = {
+#ifdef QMT_HAVE_VERBS
+	&qmt_verbs_ops,
+#endif
 	&qmt_shm_ops,
 	&qmt_tcp_ops,
 };

@@ -221,6 +221,7 @@ const struct qmt_transport_ops *qmt_transport_find(const char *name);
 /** The @p index-th back end in order of preference, NULL past the last. */
 const struct qmt_transport_ops *qmt_transport_at(size_t index);
 
+extern const struct qmt_transport_ops qmt_verbs_ops; /**< only in builds that have it */
 extern const struct qmt_transport_ops qmt_tcp_ops;
 extern const struct qmt_transport_ops qmt_shm_ops;
 

@@ -17,7 +17,14 @@
 
 #include <cmocka.h>
 
+#ifdef QMT_HAVE_VERBS
+#include "verbs/fake_verbs.h"
+#endif
+
+bool owner_keeps_verbs;
+
 #define TOKENS 65536
+#define REAL   "QMLA_TEST_RDMA_DEVICES" /* set: real verbs, through these */
 
 static qmla_status_t authorize(void *user, const struct qmt_access_request *request,
 			       uint64_t *token)
@@ -68,11 +75,36 @@ static bool memory_create(struct qmt_memory *memory, uint64_t bytes)
 	return memory->base != MAP_FAILED;
 }
 
+/* Verbs of this process with one device, unless a test has made its own or wants real ones. */
+static void start_verbs(struct owner *owner)
+{
+#ifdef QMT_HAVE_VERBS
+	if (strcmp(owner->ops->name, "verbs") != 0 || getenv(REAL) || owner_keeps_verbs)
+		return;
+	qmt_verbs_api_use(fake_start());
+	(void)fake_add_roce("fake0", 1);
+	owner->fake = true;
+#else
+	(void)owner;
+#endif
+}
+
+static void stop_verbs(const struct owner *owner)
+{
+#ifdef QMT_HAVE_VERBS
+	if (owner->fake)
+		assert_true(fake_stop());
+#else
+	(void)owner;
+#endif
+}
+
 bool owner_create(struct owner *owner, const char *transport, uint64_t bytes, uint32_t max_peers,
 		  int64_t idle_timeout_ns)
 {
 	struct qmt_server_config config = {
 		.listen = "[::1]:0",
+		.devices = getenv(REAL),
 		.max_peers = max_peers,
 		.idle_timeout_ns = idle_timeout_ns,
 		.callbacks = {.user = owner, .authorize = authorize, .finished = finished},
@@ -82,6 +114,8 @@ bool owner_create(struct owner *owner, const char *transport, uint64_t bytes, ui
 	owner->ops = qmt_transport_find(transport);
 	pthread_mutex_init(&owner->lock, NULL);
 	owner->token_state = calloc(TOKENS, 1);
+	if (owner->ops)
+		start_verbs(owner);
 	if (!owner->ops || !owner->token_state || !memory_create(&owner->memory, bytes))
 		return false;
 	if (strcmp(transport, "shm") == 0) {
@@ -123,6 +157,7 @@ void owner_stop(struct owner *owner)
 	/* The server took its socket away: the directory is empty. */
 	if (owner->directory[0])
 		assert_int_equal(rmdir(owner->directory), 0);
+	stop_verbs(owner);
 	free(owner->token_state);
 	pthread_mutex_destroy(&owner->lock);
 }

@@ -22,6 +22,7 @@ struct owner {
 	struct qmt_handle handle;
 	struct qmt_memory memory;
 	char directory[64]; /**< of the shm socket */
+	bool fake;          /**< verbs of this process are in use */
 
 	pthread_mutex_t lock;  /* of the rest */
 	qmla_status_t policy;  /**< what authorize answers */
@@ -32,6 +33,9 @@ struct owner {
 	qmla_status_t last_finished;
 	uint8_t *token_state; /**< by token: 1 allowed, 2 finished */
 };
+
+/** Set by a test that brings its own verbs: owners leave them alone. */
+extern bool owner_keeps_verbs;
 
 /** Starts a server over @p bytes of fresh memory; for a forked child: asserts nothing. */
 bool owner_create(struct owner *owner, const char *transport, uint64_t bytes, uint32_t max_peers,

@@ -11,15 +11,22 @@
 
 static void back_ends_are_found(void **state)
 {
+	size_t first = 0;
+
 	(void)state;
 	assert_ptr_equal(qmt_transport_find("tcp"), &qmt_tcp_ops);
 	assert_ptr_equal(qmt_transport_find("shm"), &qmt_shm_ops);
 	assert_null(qmt_transport_find(""));
 	assert_null(qmt_transport_find(NULL));
-	/* shm is preferred where it is possible. */
-	assert_ptr_equal(qmt_transport_at(0), &qmt_shm_ops);
-	assert_ptr_equal(qmt_transport_at(1), &qmt_tcp_ops);
-	assert_null(qmt_transport_at(2));
+	/* verbs first, then shm, where they are possible. */
+#ifdef QMT_HAVE_VERBS
+	assert_ptr_equal(qmt_transport_at(0), &qmt_verbs_ops);
+	assert_ptr_equal(qmt_transport_find("verbs"), &qmt_verbs_ops);
+	first = 1;
+#endif
+	assert_ptr_equal(qmt_transport_at(first), &qmt_shm_ops);
+	assert_ptr_equal(qmt_transport_at(first + 1), &qmt_tcp_ops);
+	assert_null(qmt_transport_at(first + 2));
 	assert_null(qmt_transport_at(SIZE_MAX));
 }
 

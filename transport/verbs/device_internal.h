@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file What the files behind device.h share. Any thread. */
+#ifndef QMT_VERBS_DEVICE_INTERNAL_H
+#define QMT_VERBS_DEVICE_INTERNAL_H
+
+#include "transport/verbs/device.h"
+
+/** Fills in the GID to use of a table of @p entries; false when there is none. */
+bool qmt_gid_choose(const struct qmt_port *port, uint32_t entries, struct qmt_port_state *state);
+
+#endif /* QMT_VERBS_DEVICE_INTERNAL_H */
