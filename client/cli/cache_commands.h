@@ -34,4 +34,7 @@ int qmw_cmd_version(int argc, char **argv);
 /** Measures this machine; the cases are in bench_cases.h. */
 int qmw_cmd_bench(int argc, char **argv);
 
+/** Blocks from a running node over RDMA, for comparison with ib_read_bw. */
+int qmw_cmd_bench_rdma(int argc, char **argv);
+
 #endif /* QMW_CACHE_COMMANDS_H */

@@ -29,6 +29,7 @@ static const struct {
 	int (*run)(int argc, char **argv);
 } programs[] = {
 	{"ttft", qmw_cmd_bench_ttft},
+	{"rdma", qmw_cmd_bench_rdma},
 };
 
 struct flags {
@@ -44,7 +45,8 @@ static const struct bench_case *find_case(const char *name)
 		if (strcmp(cases[i].name, name) == 0)
 			return &cases[i];
 	}
-	fprintf(stderr, "%s: no case '%s'; there are transport, fetch, lookup, idle and ttft\n",
+	fprintf(stderr,
+		"%s: no case '%s'; there are transport, fetch, lookup, idle, ttft and rdma\n",
 		PROGRAM, name);
 	return NULL;
 }
@@ -90,7 +92,8 @@ int qmw_cmd_bench(int argc, char **argv)
 	};
 	const struct qmc_options options = {
 		.program = PROGRAM,
-		.synopsis = "[flags] [transport] [fetch] [lookup] [idle] | ttft [flags]",
+		.synopsis =
+			"[flags] [transport] [fetch] [lookup] [idle] | ttft [flags] | rdma [flags]",
 		.summary =
 			"Measures this machine, each figure as a JSON line with its limit beside "
 			"it.\n"
@@ -102,7 +105,10 @@ int qmw_cmd_bench(int argc, char **argv)
 			"  idle       processor time of a node that nobody uses\n"
 			"  ttft       time to first token, computed and cached ('qmla bench ttft "
 			"--help')\n"
-			"Without a name: all but ttft. Nodes are started as needed, on loopback.",
+			"  rdma       blocks from a node on another host ('qmla bench rdma "
+			"--help')\n"
+			"Without a name: all but ttft and rdma. Nodes are started as needed, on "
+			"loopback.",
 		.epilogue = "Exit status: 0 every limit kept, 1 one missed, 2 wrong usage.",
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),

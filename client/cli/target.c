@@ -112,7 +112,7 @@ static qmla_status_t set_log_level(const struct qmw_target *target, const char *
 	return QMLA_OK;
 }
 
-static const char *node_list(const struct qmw_target *target)
+const char *qmw_target_nodes(const struct qmw_target *target)
 {
 	const char *environment = getenv("QMLA_NODES");
 
@@ -130,7 +130,7 @@ static qmla_status_t create_client(struct qmw_target *target)
 {
 	qmla_client_config_t config = {
 		.struct_size = sizeof(config),
-		.nodes = node_list(target),
+		.nodes = qmw_target_nodes(target),
 		.identity = target->identity_bytes,
 		.layout = target->layout_value,
 		.transport = target->transport,

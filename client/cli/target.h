@@ -138,6 +138,9 @@ qmla_status_t qmw_target_open(struct qmw_target *target, const char *program,
 /** Closes the client. Accepts a target that was never opened. */
 void qmw_target_close(struct qmw_target *target);
 
+/** The list of nodes: the flag, else $QMLA_NODES, else the default. */
+const char *qmw_target_nodes(const struct qmw_target *target);
+
 /** The timeout flag in milliseconds. */
 uint32_t qmw_target_timeout_ms(const struct qmw_target *target);
 
