@@ -16,7 +16,8 @@
 
 static const struct qmw_family *const families[] = {
 	&qmw_family_deepseek_v2,   &qmw_family_deepseek_v3,   &qmw_family_kimi_k2,
-	&qmw_family_glm4_moe_lite, &qmw_family_longcat_flash, &qmw_family_minicpm3};
+	&qmw_family_glm4_moe_lite, &qmw_family_longcat_flash, &qmw_family_longcat_flash_ngram,
+	&qmw_family_minicpm3};
 
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 

@@ -65,6 +65,15 @@ struct qmw_moe_config {
 	bool sparse[QMK_MAX_LAYERS]; /**< cache layers that experts follow */
 };
 
+#define QMW_NEIGHBOURS_MAX 8u
+
+/** Embeddings of n-grams (ngram.h). */
+struct qmw_ngram_config {
+	uint32_t neighbours; /**< longest n-gram, 0: no such embeddings */
+	uint32_t splits;     /**< tables for each length */
+	double ratio;        /**< rows of a table, in vocabularies */
+};
+
 struct qmw_config {
 	char architecture[64];
 	const char *family; /**< "DeepSeek-V3" */
@@ -85,7 +94,19 @@ struct qmw_config {
 	struct qmw_yarn yarn;
 	struct qmw_longrope longrope;
 	struct qmw_moe_config moe;
+	struct qmw_ngram_config ngram;
 };
+
+static inline uint32_t qmw_config_ngram_tables(const struct qmw_config *config)
+{
+	return config->ngram.neighbours ? config->ngram.splits * (config->ngram.neighbours - 1) : 0;
+}
+
+/** Tokens before a token that its embedding reads. */
+static inline uint32_t qmw_config_history(const struct qmw_config *config)
+{
+	return config->ngram.neighbours ? config->ngram.neighbours - 1 : 0;
+}
 
 /** Decoder layers. */
 static inline uint32_t qmw_config_decoder_layers(const struct qmw_config *config)

@@ -2,7 +2,8 @@
 /*
  * LongCat-Flash: a decoder layer has two attention sub-layers with a dense MLP each; the
  * experts read the first one's middle and are added behind the second ("shortcut"). Some
- * experts compute nothing: they pass their input on.
+ * experts compute nothing: they pass their input on. LongCat-Flash-Lite adds embeddings
+ * of n-grams.
  */
 #include <math.h>
 #include <string.h>
@@ -32,6 +33,21 @@ static void read_experts(struct qmw_reader *r, struct qmw_config *c)
 		qmw_reader_fail(r, QMLA_ERR_UNSUPPORTED, "norm_topk_prob", "is true");
 }
 
+/* LongCat-Flash-Lite: all three keys, or none. */
+static void read_ngram(struct qmw_reader *r, struct qmw_config *c)
+{
+	struct qmw_ngram_config *ngram = &c->ngram;
+	uint32_t tables;
+
+	ngram->neighbours = qmw_reader_count(r, "emb_neighbor_num", -1, 2, QMW_NEIGHBOURS_MAX);
+	ngram->splits = qmw_reader_count(r, "emb_split_num", -1, 1, 64);
+	ngram->ratio = qmw_reader_number(r, r->root, "ngram_vocab_size_ratio", -1, 1e-3, 1e3);
+	tables = r->status ? 1 : qmw_config_ngram_tables(c);
+	if (c->hidden % tables)
+		qmw_reader_fail(r, QMLA_ERR_FORMAT, "emb_split_num",
+				"times (emb_neighbor_num - 1) does not divide hidden_size");
+}
+
 static void read_longcat(struct qmw_reader *r, struct qmw_config *c)
 {
 	qmw_reader_only(r, "attention_method", "MLA");
@@ -45,6 +61,16 @@ static void read_longcat(struct qmw_reader *r, struct qmw_config *c)
 	if (qmw_reader_flag(r, "mla_scale_q_lora", true))
 		c->query_scale = (float)sqrt((double)c->hidden / c->q_rank);
 	read_experts(r, c);
+	if (qmw_reader_value(r->root, "ngram_vocab_size_ratio") ||
+	    qmw_reader_value(r->root, "emb_neighbor_num"))
+		read_ngram(r, c);
+}
+
+static void read_longcat_ngram(struct qmw_reader *r, struct qmw_config *c)
+{
+	read_longcat(r, c);
+	if (!r->status && !c->ngram.neighbours)
+		qmw_reader_fail(r, QMLA_ERR_FORMAT, "ngram_vocab_size_ratio", "is missing");
 }
 
 const struct qmw_family qmw_family_longcat_flash = {
@@ -57,4 +83,16 @@ const struct qmw_family qmw_family_longcat_flash = {
 	.norm_eps = 1e-5,
 	.rope_theta = 1e7,
 	.read = read_longcat,
+};
+
+const struct qmw_family qmw_family_longcat_flash_ngram = {
+	.model_type = "longcat_flash_ngram",
+	.label = "LongCat-Flash-Lite",
+	.architecture = "LongcatFlashNgramForCausalLM",
+	.layers_key = "num_layers",
+	.intermediate_key = "ffn_hidden_size",
+	.sublayers = 2,
+	.norm_eps = 1e-5,
+	.rope_theta = 1e7,
+	.read = read_longcat_ngram,
 };

@@ -34,7 +34,7 @@ struct qmw_family {
 
 extern const struct qmw_family qmw_family_deepseek_v2, qmw_family_deepseek_v3, qmw_family_kimi_k2;
 extern const struct qmw_family qmw_family_glm4_moe_lite, qmw_family_longcat_flash;
-extern const struct qmw_family qmw_family_minicpm3;
+extern const struct qmw_family qmw_family_longcat_flash_ngram, qmw_family_minicpm3;
 
 /** Logs that @p key @p what, unless something failed before. */
 void qmw_reader_fail(struct qmw_reader *reader, qmla_status_t status, const char *key,

@@ -42,6 +42,7 @@ static bool allocate_lane(const struct qmw_config *c, struct qmw_lane *lane)
 {
 	size_t heads = (size_t)QMW_TILE_ROWS * c->heads;
 	size_t experts = (size_t)c->moe.experts + c->moe.zero_experts;
+	uint32_t tables = qmw_config_ngram_tables(c);
 
 	lane->x = allocate((size_t)QMW_TILE_ROWS * c->hidden, sizeof(float));
 	lane->latent =
@@ -50,12 +51,15 @@ static bool allocate_lane(const struct qmw_config *c, struct qmw_lane *lane)
 	lane->gate_up = qmw_floats((size_t)QMW_TILE_ROWS * 2, widest(c));
 	lane->scores = qmw_floats(QMW_TILE_ROWS, experts);
 	lane->choice = qmw_floats(1, experts);
-	lane->sum = qmw_floats(experts ? QMW_TILE_ROWS : 0, c->hidden);
+	lane->sum = qmw_floats(experts || tables ? QMW_TILE_ROWS : 0, c->hidden);
+	lane->ngram_rows = qmw_floats(QMW_TILE_ROWS, tables ? c->hidden / tables : 0);
+	lane->ngram_ids = allocate((size_t)QMW_TILE_ROWS * tables, sizeof(*lane->ngram_ids));
 	lane->query_content = allocate(heads * c->content_dim, sizeof(float));
 	lane->query_rope = allocate(heads * c->rope_dim, sizeof(float));
 	lane->mixed = allocate(heads * c->content_dim, sizeof(float));
 	return lane->x && lane->latent && lane->query_low && lane->gate_up && lane->query_content &&
-	       lane->query_rope && lane->mixed && lane->scores && lane->choice && lane->sum;
+	       lane->query_rope && lane->mixed && lane->scores && lane->choice && lane->sum &&
+	       lane->ngram_rows && lane->ngram_ids;
 }
 
 static bool allocate_rows(const struct qmw_config *c, struct qmw_context *self)
@@ -73,9 +77,11 @@ static bool allocate_rows(const struct qmw_config *c, struct qmw_context *self)
 				 sizeof(uint16_t));
 	self->spans = allocate(n, sizeof(*self->spans));
 	self->row_span = allocate(n, sizeof(*self->row_span));
+	self->tokens = allocate(n, sizeof(*self->tokens));
 	self->wanted = allocate(n, sizeof(*self->wanted));
 	return self->hidden && self->query && self->heads && self->cosines && self->sines &&
-	       self->logits && self->scratch && self->spans && self->row_span && self->wanted;
+	       self->logits && self->scratch && self->spans && self->row_span && self->tokens &&
+	       self->wanted;
 }
 
 qmla_status_t qmw_context_create(const struct qmw_model *model, uint32_t max_tokens,
@@ -122,6 +128,8 @@ static void free_lane(struct qmw_lane *lane)
 	free(lane->scores);
 	free(lane->choice);
 	free(lane->sum);
+	free(lane->ngram_rows);
+	free(lane->ngram_ids);
 	free(lane->query_content);
 	free(lane->query_rope);
 	free(lane->mixed);
@@ -146,6 +154,7 @@ void qmw_context_destroy(struct qmw_context *context)
 	free(context->scratch);
 	free(context->spans);
 	free(context->row_span);
+	free(context->tokens);
 	free(context->wanted);
 	qmw_mixture_fini(&context->mixture);
 	free(context);

@@ -5,21 +5,62 @@
 
 #include "client/model/mixture.h"
 #include "client/model/numeric.h"
+#include "client/model/study_internal.h"
 
-static void embed(struct qmw_context *context, const struct qmw_forward_item *items, uint32_t count)
+static void collect_tokens(struct qmw_context *context, const struct qmw_forward_item *items,
+			   uint32_t count)
 {
-	const struct qmw_config *c = &context->model->config;
 	uint32_t row = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
-		for (uint32_t t = 0; t < items[i].count; t++, row++)
-			memcpy(context->hidden + (size_t)row * c->hidden,
-			       context->model->weights.embedding +
-				       (size_t)items[i].tokens[t] * c->hidden,
-			       c->hidden * sizeof(float));
+		memcpy(context->tokens + row, items[i].tokens, items[i].count * sizeof(uint32_t));
+		row += items[i].count;
 	}
-	qmw_round_rows(context->model->options.round_bf16 && c->embedding_scale != 1,
-		       context->hidden, (size_t)row * c->hidden);
+}
+
+/* The row's token and those before it, newest first, as far as embeddings read them. */
+static uint32_t recent_tokens(const struct qmw_context *context, uint32_t row,
+			      uint32_t recent[QMW_NEIGHBOURS_MAX])
+{
+	const struct qmw_span *span = &context->spans[context->row_span[row]];
+	const struct qmw_sequence *sequence = span->sequence;
+	uint32_t position = span->total - span->count + (row - span->first_row);
+	uint32_t in_call = position - sequence->length; /* of them before this one */
+	uint32_t history = qmw_config_history(&context->model->config), count = 0;
+
+	for (uint32_t d = 0; d <= history && d <= position; d++)
+		recent[count++] = d <= in_call ? context->tokens[row - d]
+					       : sequence->history[d - in_call - 1];
+	return count;
+}
+
+static void embed_rows(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		       uint32_t count)
+{
+	const struct qmw_config *c = &context->model->config;
+	const struct qmw_weights *weights = &context->model->weights;
+	float *hidden = context->hidden + (size_t)first * c->hidden;
+	bool round = context->model->options.round_bf16;
+	qmla_status_t status;
+
+	for (uint32_t r = 0; r < count; r++)
+		memcpy(hidden + (size_t)r * c->hidden,
+		       weights->embedding + (size_t)context->tokens[first + r] * c->hidden,
+		       c->hidden * sizeof(float));
+	qmw_round_rows(round && c->embedding_scale != 1, hidden, (size_t)count * c->hidden);
+	if (!weights->ngram.tables)
+		return;
+	for (uint32_t r = 0; r < count; r++) {
+		uint32_t recent[QMW_NEIGHBOURS_MAX];
+		uint32_t known = recent_tokens(context, first + r, recent);
+
+		qmw_ngram_ids(c, recent, known,
+			      lane->ngram_ids + (size_t)r * weights->ngram.tables);
+	}
+	status = qmw_ngram_add(&weights->ngram, c, lane->ngram_ids, count, round, lane->ngram_rows,
+			       lane->sum, hidden);
+	if (status)
+		qmw_context_fail(context, status);
 }
 
 static void fill_angles(struct qmw_context *context)
@@ -47,6 +88,14 @@ static uint32_t tile_rows(const struct qmw_context *context, uint32_t index, uin
 
 	*first = context->range_first + index * context->tile_rows;
 	return left < context->tile_rows ? left : context->tile_rows;
+}
+
+static void embed_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+	uint32_t first, count = tile_rows(context, index, &first);
+
+	embed_rows(context, &context->lanes[thread], first, count);
 }
 
 static void begin_task(void *argument, uint32_t index, uint32_t thread)
@@ -88,6 +137,16 @@ static void pack_task(void *argument, uint32_t index, uint32_t thread)
 
 	if (qmw_span_fills(span))
 		qmw_attention_pack(context, &context->lanes[thread], span);
+}
+
+static void study_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+	qmla_status_t status =
+		qmw_study_quantise(context, &context->lanes[thread], &context->spans[index]);
+
+	if (status)
+		qmw_context_fail(context, status);
 }
 
 /* Last first: the spans with the longest past, so that the threads end together. */
@@ -149,6 +208,8 @@ qmla_status_t qmw_forward_layer(struct qmw_context *context, uint32_t layer)
 	context->alone = context->span_count == 1;
 	if (context->model->options.cache == QMW_CACHE_PACKED)
 		qmw_team_run(context->team, context->span_count, pack_task, context);
+	if (context->model->options.cache == QMW_CACHE_STUDY)
+		qmw_team_run(context->team, context->span_count, study_task, context);
 	if (qmw_context_failure(context))
 		return qmw_context_failure(context);
 	qmw_team_run(context->team, context->span_count, attention_task, context);
@@ -196,8 +257,10 @@ qmla_status_t qmw_model_forward(const struct qmw_model *model, struct qmw_contex
 	status = qmw_plan(context, pool, items, count);
 	if (status)
 		return status;
-	embed(context, items, count);
 	qmw_forward_begin(context);
+	collect_tokens(context, items, count);
+	run_tiles(context, 0, context->rows, embed_task);
+	status = qmw_context_failure(context);
 	for (uint32_t i = 0; i < model->config.layers && !status; i++)
 		status = qmw_forward_layer(context, i);
 	if (status)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct message {
-	uint8_t bytes[1024]; /* at most 17 + 72 + 48 + 12 + 256 + 68 */
+	uint8_t bytes[1024]; /* at most 17 + 72 + 48 + 12 + 256 + 84 */
 	size_t length;
 };
 
@@ -53,9 +53,13 @@ static void put_family(struct message *m, const struct qmw_config *c)
 				    (uint32_t)moe->group_score,
 				    moe->correction_name != NULL,
 				    moe->normalise,
-				    moe->shortcut};
-	const float scales[] = {moe->scale,         c->latent_scale,   c->query_scale,
-				c->embedding_scale, c->residual_scale, c->head_scale};
+				    moe->shortcut,
+				    c->ngram.neighbours,
+				    c->ngram.splits,
+				    c->ngram.neighbours ? (uint32_t)c->eos : 0};
+	const float scales[] = {moe->scale,           c->latent_scale,   c->query_scale,
+				c->embedding_scale,   c->residual_scale, c->head_scale,
+				(float)c->ngram.ratio};
 	bool plain = !moe->experts && c->latent_scale == 1 && c->query_scale == 1 &&
 		     c->embedding_scale == 1 && c->residual_scale == 1 && c->head_scale == 1;
 

@@ -13,8 +13,8 @@
  *   RoPE: pairing (u32), amplitude (f32), softmax scale (f32), inv_freq (f32 [d_r / 2])
  *   unless there are no experts and all scales are 1: sub-layers a decoder layer, experts,
  *   zero experts, experts a token, groups, groups chosen, gate, group score, correction,
- *   normalised, shortcut (u32 each); scales of experts, latents, queries, embeddings,
- *   residuals, head (f32 each)
+ *   normalised, shortcut, neighbours, splits, end token of n-grams (u32 each); scales of
+ *   experts, latents, queries, embeddings, residuals, head, ratio of n-grams (f32 each)
  *
  * The calibration is left out of what "ignore calibration" runs, so such a run
  * shares nothing with a calibrated one.

@@ -25,6 +25,7 @@ struct qmw_model {
 	struct qmk_layout layout;
 	struct qmw_constants constants;
 	struct qmw_weights weights;
+	struct qmw_checkpoint *checkpoint; /**< open while n-grams are read from it, else NULL */
 	uint8_t identity[QMC_SHA256_BYTES];
 	const struct qmk_ops *ops;
 	struct qmk_rope kernel_rope;
@@ -43,15 +44,21 @@ static inline uint32_t qmw_model_width(const struct qmw_model *model)
  * not full, the other receives the next one while a forward call is not yet
  * known to succeed. BF16 and F32: rows [layers][max_tokens][width].
  */
+struct qmw_study;
+
 struct qmw_sequence {
 	const struct qmw_model *model;
 	uint32_t max_tokens;
 	uint32_t length;
 	uint32_t capacity; /**< entries of slots */
 	uint32_t *slots;
+	uint32_t history[QMW_NEIGHBOURS_MAX]; /**< the last tokens, newest first */
+	uint32_t known;                       /**< of them */
 	uint32_t tail;
 	uint16_t *rows;
-	float *float_rows; /**< QMW_CACHE_F32: normalised latent, then the rotated key */
+	float *float_rows; /**< QMW_CACHE_F32: normalised latent, then the rotated key; a study:
+			      twice */
+	struct qmw_study *study; /**< study.h; NULL: none */
 };
 
 /** Where the BF16 rows of a block are while a call runs. */
@@ -87,7 +94,9 @@ struct qmw_lane {
 	float *query_low;            /**< [64][q_rank] */
 	float *gate_up;              /**< [64][2 width] of the widest MLP */
 	float *scores, *choice;      /**< [64][experts], [experts]; without experts empty */
-	float *sum;                  /**< [64][hidden]: of the experts' outputs */
+	float *sum;                  /**< [64][hidden]: of experts' outputs, or n-grams */
+	float *ngram_rows;           /**< [64][width of the tables] */
+	uint64_t *ngram_ids;         /**< [64][tables] */
 	float *query_content;        /**< [64][H][d_c] */
 	float *query_rope;           /**< [64][H][d_r] */
 	float *mixed;                /**< [64][H][d_c]: the attention's output latents */
@@ -121,6 +130,7 @@ struct qmw_context {
 	uint16_t *scratch;            /**< [max_tokens / 64][64][width] */
 	struct qmw_span *spans;       /**< [max_tokens] */
 	uint32_t *row_span;           /**< [max_tokens]: span of a row */
+	uint32_t *tokens;             /**< [max_tokens] of the call */
 	struct qmw_logit_row *wanted; /**< [max_tokens] */
 	struct qmw_mixture mixture;
 

@@ -90,6 +90,7 @@ static void init_info(struct qmw_model *self)
 	for (uint32_t i = 0; i < c->layers; i++)
 		self->info.sparse_layers += c->moe.sparse[i];
 	self->info.fp8 = c->fp8;
+	self->info.history = qmw_config_history(c);
 	memcpy(self->info.architecture, c->architecture, sizeof(self->info.architecture));
 	snprintf(self->info.calibration, sizeof(self->info.calibration), "%s",
 		 self->constants.recipe);
@@ -115,7 +116,10 @@ static qmla_status_t load(struct qmw_model *self, const char *directory)
 	if (!status)
 		status = qmw_weights_load(checkpoint, &self->config, &self->constants, &self->rope,
 					  &self->weights);
-	qmw_checkpoint_close(checkpoint);
+	if (!status && self->weights.ngram.tables)
+		self->checkpoint = checkpoint;
+	else
+		qmw_checkpoint_close(checkpoint);
 	if (!status)
 		status = init_kernels(self);
 	if (!status)
@@ -154,6 +158,7 @@ void qmw_model_close(struct qmw_model *model)
 	free(model->attend_constants);
 	free(model->pack_constants);
 	qmw_weights_free(&model->weights);
+	qmw_checkpoint_close(model->checkpoint);
 	qmw_constants_close(&model->constants);
 	free(model);
 }

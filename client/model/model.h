@@ -31,7 +31,12 @@ struct qmw_model;
 struct qmw_context;  /**< scratch of one forward caller */
 struct qmw_sequence; /**< one request's cache state */
 
-enum qmw_cache_kind { QMW_CACHE_PACKED, QMW_CACHE_BF16, QMW_CACHE_F32 };
+enum qmw_cache_kind {
+	QMW_CACHE_PACKED,
+	QMW_CACHE_BF16,
+	QMW_CACHE_F32,
+	QMW_CACHE_STUDY /**< for measuring: sequences come from study.h */
+};
 
 struct qmw_model_options {
 	enum qmk_format format;    /**< of the packed cache; 0: C4R4 */
@@ -46,7 +51,8 @@ struct qmw_model_info {
 	uint32_t layers;         /**< of the cache: attention sub-layers */
 	uint32_t decoder_layers; /**< of which sparse_layers have experts */
 	uint32_t sparse_layers, experts, zero_experts, experts_per_token, shared_experts;
-	bool fp8; /**< the checkpoint's weights are 8-bit */
+	bool fp8;         /**< the checkpoint's weights are 8-bit */
+	uint32_t history; /**< tokens before a token that its embedding reads */
 	uint32_t hidden, heads, content_dim, rope_dim, nope_dim, value_dim;
 	uint32_t vocab, max_position;
 	int64_t eos; /**< -1: none */
@@ -101,6 +107,13 @@ uint32_t *qmw_sequence_slots(struct qmw_sequence *sequence, uint32_t *capacity);
  * 64·blocks. Only on an empty sequence. */
 qmla_status_t qmw_sequence_adopt(struct qmw_sequence *sequence, uint32_t blocks);
 
+/**
+ * Tells the sequence the tokens before its next one, which adopted blocks do not: @p tokens
+ * [count], in the text's order, the last `history` of them are kept. A model whose embeddings
+ * read no earlier tokens needs none.
+ */
+void qmw_sequence_remember(struct qmw_sequence *sequence, const uint32_t *tokens, uint32_t count);
+
 /** One request's part of a forward call. */
 struct qmw_forward_item {
 	struct qmw_sequence *sequence;
@@ -115,7 +128,8 @@ struct qmw_forward_item {
  * packs every block that fills into its slot of @p pool (pages only: the caller
  * seals headers). Continuous batching: items may be of any lengths. @p pool may
  * be NULL for the BF16 and F32 caches. QMLA_ERR_INVALID_ARGUMENT: token outside
- * the vocabulary, sequence or context too short. On an error the sequences are
+ * the vocabulary, sequence or context too short, an adopted sequence that was not told its
+ * history. On an error the sequences are
  * as they were before.
  */
 qmla_status_t qmw_model_forward(const struct qmw_model *model, struct qmw_context *context,

@@ -59,6 +59,9 @@ static qmla_status_t check_item(const struct qmw_context *context,
 	for (uint32_t i = 0; i < index; i++)
 		if (items[i].sequence == s)
 			return refuse(index, "its sequence is in the call twice");
+	if (s->known < qmw_config_history(&context->model->config) && s->known < s->length)
+		return refuse(index, "its sequence was not told the tokens before (qmw_sequence_"
+				     "remember)");
 	if (item->count > s->max_tokens - s->length)
 		return refuse(index, "its sequence is too short for these tokens");
 	status = check_tokens(context->model, index, item);
@@ -148,6 +151,8 @@ void qmw_plan_commit(struct qmw_context *context, const struct qmw_forward_item 
 	for (uint32_t i = 0; i < context->span_count; i++)
 		if (context->spans[i].place == QMW_PLACE_SPARE)
 			context->spans[i].sequence->tail ^= 1;
-	for (uint32_t i = 0; i < count; i++)
+	for (uint32_t i = 0; i < count; i++) {
+		qmw_sequence_remember(items[i].sequence, items[i].tokens, items[i].count);
 		items[i].sequence->length += items[i].count;
+	}
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "client/model/internal.h"
+#include "client/model/study_internal.h"
 #include "common/log.h"
 
 #define COMPONENT "model"
@@ -22,6 +23,9 @@ static qmla_status_t allocate_rows(struct qmw_sequence *self)
 		break;
 	case QMW_CACHE_F32:
 		self->float_rows = calloc(self->max_tokens * layer, sizeof(*self->float_rows));
+		break;
+	case QMW_CACHE_STUDY:
+		self->float_rows = calloc(2 * self->max_tokens * layer, sizeof(*self->float_rows));
 		break;
 	}
 	return self->rows || self->float_rows ? QMLA_OK : QMLA_ERR_NO_MEMORY;
@@ -63,6 +67,7 @@ void qmw_sequence_destroy(struct qmw_sequence *sequence)
 	free(sequence->slots);
 	free(sequence->rows);
 	free(sequence->float_rows);
+	qmw_study_free(sequence->study);
 	free(sequence);
 }
 
@@ -89,6 +94,19 @@ qmla_status_t qmw_sequence_adopt(struct qmw_sequence *sequence, uint32_t blocks)
 	}
 	sequence->length = blocks * QMK_PAGE_TOKENS;
 	return QMLA_OK;
+}
+
+void qmw_sequence_remember(struct qmw_sequence *sequence, const uint32_t *tokens, uint32_t count)
+{
+	uint32_t most = qmw_config_history(&sequence->model->config);
+	uint32_t taken = count < most ? count : most, kept = most - taken;
+
+	/* Older ones move back, the new ones come to the front. */
+	kept = kept < sequence->known ? kept : sequence->known;
+	memmove(sequence->history + taken, sequence->history, kept * sizeof(*sequence->history));
+	for (uint32_t i = 0; i < taken; i++)
+		sequence->history[i] = tokens[count - 1 - i];
+	sequence->known = taken + kept;
 }
 
 float *qmw_sequence_float_rows(const struct qmw_sequence *sequence, uint32_t layer)

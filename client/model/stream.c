@@ -27,6 +27,7 @@ struct qmw_stream {
 	struct qmw_model model;
 	struct qmw_context *context; /**< of context_tokens, NULL: none yet */
 	uint32_t context_tokens;
+	struct qmw_ngram ngram;
 	float *norm; /**< of the head; NULL: not read */
 	struct qmw_matrix head;
 };
@@ -54,6 +55,7 @@ static qmla_status_t init_model(struct qmw_stream *self, uint32_t threads)
 qmla_status_t qmw_stream_open(const char *directory, uint32_t threads, struct qmw_stream **stream)
 {
 	struct qmw_stream *self = calloc(1, sizeof(*self));
+	uint64_t parameters = 0;
 	qmla_status_t status;
 
 	if (!self)
@@ -65,6 +67,8 @@ qmla_status_t qmw_stream_open(const char *directory, uint32_t threads, struct qm
 		status = qmw_checkpoint_open(directory, &self->checkpoint);
 	if (!status)
 		status = qmw_weights_check(self->checkpoint, &self->config);
+	if (!status)
+		status = qmw_ngram_read(self->checkpoint, &self->config, &parameters, &self->ngram);
 	if (!status)
 		status = init_model(self, threads);
 	if (status) {
@@ -99,6 +103,7 @@ void qmw_stream_close(struct qmw_stream *stream)
 	unload(stream);
 	unload_head(stream);
 	qmw_context_destroy(stream->context);
+	qmw_ngram_free(&stream->ngram);
 	qmw_checkpoint_close(stream->checkpoint);
 	free(stream->model.weights.layer);
 	free(stream->model.attend_constants);
@@ -138,26 +143,73 @@ void qmw_stream_layer_span(const struct qmw_stream *stream, uint32_t decoder_lay
 	*count = stream->config.sublayers;
 }
 
+/* A context for at least @p n tokens. */
+static qmla_status_t reserve_context(struct qmw_stream *stream, uint32_t n)
+{
+	qmla_status_t status;
+
+	if (stream->context && stream->context_tokens >= n)
+		return QMLA_OK;
+	qmw_context_destroy(stream->context);
+	stream->context = NULL;
+	status = qmw_context_create(&stream->model, n, &stream->context);
+	if (!status)
+		stream->context_tokens = n;
+	return status;
+}
+
+static qmla_status_t check_tokens(const struct qmw_stream *stream, const uint32_t *tokens,
+				  uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (tokens[i] < stream->config.vocab)
+			continue;
+		qmc_error(COMPONENT,
+			  "token %" PRIu32 " at %" PRIu32 " is outside the vocabulary of %" PRIu32,
+			  tokens[i], i, stream->config.vocab);
+		return QMLA_ERR_INVALID_ARGUMENT;
+	}
+	return QMLA_OK;
+}
+
+/* Adds the n-grams that end in tokens [first, first + count). */
+static qmla_status_t add_ngrams(struct qmw_stream *stream, const uint32_t *tokens, uint32_t first,
+				uint32_t count, float *hidden)
+{
+	const struct qmw_config *c = &stream->config;
+	struct qmw_lane *lane = &stream->context->lanes[0];
+
+	for (uint32_t r = 0; r < count; r++) {
+		uint32_t recent[QMW_NEIGHBOURS_MAX], known = 0;
+
+		for (uint32_t d = 0; d <= qmw_config_history(c) && d <= first + r; d++)
+			recent[known++] = tokens[first + r - d];
+		qmw_ngram_ids(c, recent, known,
+			      lane->ngram_ids + (size_t)r * qmw_config_ngram_tables(c));
+	}
+	return qmw_ngram_add(&stream->ngram, c, lane->ngram_ids, count, false, lane->ngram_rows,
+			     lane->sum, hidden + (size_t)first * c->hidden);
+}
+
 qmla_status_t qmw_stream_embed(struct qmw_stream *stream, const uint32_t *tokens, uint32_t n,
 			       float *hidden)
 {
 	const struct qmw_config *c = &stream->config;
-	qmla_status_t status = QMLA_OK;
+	qmla_status_t status = check_tokens(stream, tokens, n);
 
-	for (uint32_t i = 0; i < n && !status; i++) {
-		if (tokens[i] >= c->vocab) {
-			qmc_error(COMPONENT,
-				  "token %" PRIu32 " at %" PRIu32
-				  " is outside the vocabulary of %" PRIu32,
-				  tokens[i], i, c->vocab);
-			return QMLA_ERR_INVALID_ARGUMENT;
-		}
-		status = qmw_checkpoint_read_rows(stream->checkpoint, QMW_EMBEDDING_NAME, c->vocab,
-						  c->hidden, tokens[i], 1,
-						  hidden + (size_t)i * c->hidden);
-	}
+	for (uint32_t i = 0; i < n && !status; i++)
+		status = qmw_checkpoint_read_rows(
+			stream->checkpoint, qmw_embedding_name(stream->checkpoint), c->vocab,
+			c->hidden, tokens[i], 1, hidden + (size_t)i * c->hidden);
 	for (size_t i = 0; c->embedding_scale != 1 && i < (size_t)n * c->hidden; i++)
 		hidden[i] *= c->embedding_scale;
+	if (!stream->ngram.tables)
+		return status;
+	if (!status)
+		status = reserve_context(stream, 1);
+	for (uint32_t i = 0; i < n && !status; i += QMW_TILE_ROWS)
+		status = add_ngrams(stream, tokens, i,
+				    n - i < QMW_TILE_ROWS ? n - i : QMW_TILE_ROWS, hidden);
 	return status;
 }
 
@@ -192,21 +244,6 @@ const struct qmw_attention_weights *qmw_stream_attention(const struct qmw_stream
 	if (!stream->loaded || cache_layer / sublayers != stream->layer)
 		return NULL;
 	return &stream->attention[cache_layer % sublayers];
-}
-
-/* A context for at least @p n tokens. */
-static qmla_status_t reserve_context(struct qmw_stream *stream, uint32_t n)
-{
-	qmla_status_t status;
-
-	if (stream->context && stream->context_tokens >= n)
-		return QMLA_OK;
-	qmw_context_destroy(stream->context);
-	stream->context = NULL;
-	status = qmw_context_create(&stream->model, n, &stream->context);
-	if (!status)
-		stream->context_tokens = n;
-	return status;
 }
 
 /* Shows the visitor what the sub-layer will see. */
@@ -284,8 +321,8 @@ static qmla_status_t load_head(struct qmw_stream *stream)
 	status = qmw_checkpoint_read(stream->checkpoint, QMW_NORM_NAME, c->hidden, 0, &norm);
 	if (status)
 		return status;
-	status = qmw_checkpoint_read(stream->checkpoint, qmw_head_name(c), c->vocab, c->hidden,
-				     &head);
+	status = qmw_checkpoint_read(stream->checkpoint, qmw_head_name(stream->checkpoint, c),
+				     c->vocab, c->hidden, &head);
 	if (!status) {
 		status = qmw_matrix_init(&stream->head, c->vocab, c->hidden, head, c->hidden, NULL);
 		free(head);

@@ -89,7 +89,7 @@ qmla_status_t qmw_tensor_range_to_float(const struct qmw_tensor *tensor, const c
 			  path, tensor->name, tensor->dtype_name);
 		return QMLA_ERR_UNSUPPORTED;
 	}
-	piece = malloc(PIECE * element);
+	piece = malloc((count < PIECE ? (size_t)count : PIECE) * element + 1);
 	if (!piece)
 		return QMLA_ERR_NO_MEMORY;
 	for (uint64_t i = 0; i < count && !status; i += PIECE) {

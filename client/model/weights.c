@@ -28,6 +28,18 @@ static qmla_status_t read_named(struct loader *l, const char *name, uint64_t row
 	return status;
 }
 
+const char *qmw_embedding_name(const struct qmw_checkpoint *checkpoint)
+{
+	static const char shared[] = "model.ngram_embeddings.word_embeddings.weight";
+
+	return qmw_checkpoint_has(checkpoint, shared) ? shared : "model.embed_tokens.weight";
+}
+
+const char *qmw_head_name(const struct qmw_checkpoint *checkpoint, const struct qmw_config *config)
+{
+	return config->tied_embeddings ? qmw_embedding_name(checkpoint) : "lm_head.weight";
+}
+
 /* "<module>.weight" of the layer. */
 static qmla_status_t read_norm(struct loader *l, const char *module, float **values)
 {
@@ -232,14 +244,16 @@ qmla_status_t qmw_weights_check(const struct qmw_checkpoint *checkpoint,
 				const struct qmw_config *config)
 {
 	const struct loader l = {.checkpoint = checkpoint, .config = config};
-	qmla_status_t status =
-		qmw_checkpoint_check(checkpoint, QMW_EMBEDDING_NAME, config->vocab, config->hidden);
+	qmla_status_t status = qmw_checkpoint_check(checkpoint, qmw_embedding_name(checkpoint),
+						    config->vocab, config->hidden);
 
 	if (!status)
 		status = qmw_checkpoint_check(checkpoint, QMW_NORM_NAME, config->hidden, 0);
 	if (!status)
-		status = qmw_checkpoint_check(checkpoint, qmw_head_name(config), config->vocab,
-					      config->hidden);
+		status = qmw_checkpoint_check(checkpoint, qmw_head_name(checkpoint, config),
+					      config->vocab, config->hidden);
+	if (!status)
+		status = qmw_ngram_check(checkpoint, config);
 	for (uint32_t i = 0; i < config->layers && !status; i++)
 		status = check_layer(&l, i);
 	return status;
@@ -277,13 +291,15 @@ static qmla_status_t load_outer(struct loader *l, struct qmw_weights *w)
 {
 	const struct qmw_config *c = l->config;
 	float *head = NULL;
-	qmla_status_t status =
-		read_named(l, QMW_EMBEDDING_NAME, c->vocab, c->hidden, &w->embedding);
+	qmla_status_t status = read_named(l, qmw_embedding_name(l->checkpoint), c->vocab, c->hidden,
+					  &w->embedding);
 
+	if (!status)
+		status = qmw_ngram_read(l->checkpoint, c, &l->parameters, &w->ngram);
 	if (!status)
 		status = read_named(l, QMW_NORM_NAME, c->hidden, 0, &w->norm);
 	if (!status && !c->tied_embeddings)
-		status = read_named(l, qmw_head_name(c), c->vocab, c->hidden, &head);
+		status = read_named(l, qmw_head_name(l->checkpoint, c), c->vocab, c->hidden, &head);
 	if (!status)
 		status = qmw_matrix_init(&w->head, c->vocab, c->hidden,
 					 c->tied_embeddings ? w->embedding : head, c->hidden, NULL);
@@ -382,6 +398,7 @@ void qmw_weights_free(struct qmw_weights *weights)
 		qmw_layer_free(&weights->layer[i], weights->heads);
 	free(weights->layer);
 	free(weights->embedding);
+	qmw_ngram_free(&weights->ngram);
 	free(weights->norm);
 	qmw_matrix_fini(&weights->head);
 	*weights = (struct qmw_weights){0};

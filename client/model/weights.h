@@ -14,17 +14,17 @@
 #include "client/model/matrix.h"
 #include "client/model/mlp.h"
 #include "client/model/moe.h"
+#include "client/model/ngram.h"
 #include "client/model/rope.h"
 #include "kernels/ops.h"
 
-#define QMW_EMBEDDING_NAME "model.embed_tokens.weight"
-#define QMW_NORM_NAME      "model.norm.weight"
+#define QMW_NORM_NAME "model.norm.weight"
+
+/** The token embeddings' tensor: one of the two names under which it is shared with n-grams. */
+const char *qmw_embedding_name(const struct qmw_checkpoint *checkpoint);
 
 /** The output head's tensor: with tied embeddings those. */
-static inline const char *qmw_head_name(const struct qmw_config *config)
-{
-	return config->tied_embeddings ? QMW_EMBEDDING_NAME : "lm_head.weight";
-}
+const char *qmw_head_name(const struct qmw_checkpoint *checkpoint, const struct qmw_config *config);
 
 /** One attention sub-layer and what follows it. */
 struct qmw_layer {
@@ -45,13 +45,15 @@ struct qmw_layer {
 struct qmw_weights {
 	uint32_t layers, heads;
 	float *embedding;        /**< [vocab][hidden] */
+	struct qmw_ngram ngram;  /**< reads from the checkpoint as long as the model lives */
 	float *norm;             /**< [hidden] */
 	struct qmw_matrix head;  /**< hidden → vocab */
 	struct qmw_layer *layer; /**< [layers] */
 	uint64_t parameters;     /**< elements read */
 };
 
-/** Reads, checks, fuses and packs everything that @p config asks for. Logs what is wrong. */
+/** Reads, checks, fuses and packs everything that @p config asks for. Logs what is wrong. With
+ * n-grams @p checkpoint must outlive the weights. */
 qmla_status_t qmw_weights_load(const struct qmw_checkpoint *checkpoint,
 			       const struct qmw_config *config,
 			       const struct qmw_constants *constants, const struct qmw_rope *rope,

@@ -183,6 +183,8 @@ qmla_status_t qmw_prefix_adopt(struct qmw_worker *worker, struct qmw_request *re
 	if (capacity < request->block_limit)
 		return QMLA_ERR_INTERNAL;
 	memcpy(table, request->slots, request->blocks * sizeof(*table));
+	qmw_sequence_remember(request->sequence, request->tokens,
+			      request->blocks * QMLA_BLOCK_TOKENS);
 	return request->blocks > 0 ? qmw_sequence_adopt(request->sequence, request->blocks)
 				   : QMLA_OK;
 }

@@ -173,6 +173,7 @@ static void run_case(struct bench *b, const char *format, double speed)
 		forward(b, sequence, &next, 1);
 	}
 	decode = seconds_since(start) / DECODE_STEPS;
+	qmw_sequence_remember(cached, b->tokens, blocks * QMK_PAGE_TOKENS);
 	check(qmw_sequence_adopt(cached, blocks), "adopt");
 	start = qmc_clock_now();
 	forward(b, cached, b->tokens + (size_t)blocks * QMK_PAGE_TOKENS,

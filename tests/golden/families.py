@@ -6,6 +6,7 @@ family's gate has is on in one of them.
 """
 import json
 import os
+import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -34,6 +35,8 @@ def rope(theta=10000.0, **more):
 
 LONGROPE = rope(rope_type="longrope", factor=4.0, original_max_position_embeddings=512,
                 short_factor=[1.0 + 0.1 * j for j in range(16)], long_factor=[5.0] * 16)
+
+END = 7  # the end token of the n-gram case: n-grams do not reach back over it
 
 CASES = {
     "v2-moe-greedy-bf16": ("v2", "BF16", {
@@ -68,10 +71,94 @@ CASES = {
         num_layers=1, ffn_hidden_size=40, expert_ffn_hidden_size=24, moe_topk=2, n_routed_experts=4,
         zero_expert_num=2, routed_scaling_factor=6.0, q_lora_rank=40, rms_norm_eps=1e-5,
         rope_parameters=rope(1e7))),
+    "longcat-lite-bf16": ("longcat", "BF16", dict(
+        num_layers=1, ffn_hidden_size=40, expert_ffn_hidden_size=24, moe_topk=2, n_routed_experts=4,
+        zero_expert_num=2, routed_scaling_factor=6.0, q_lora_rank=40, rms_norm_eps=1e-5, eos_token_id=END,
+        ngram_vocab_size_ratio=3, emb_neighbor_num=3, emb_split_num=2,
+        rope_parameters=rope(1e7, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+                             mscale_all_dim=1.0, original_max_position_embeddings=64))),
     "minicpm3-bf16": ("minicpm3", "BF16", dict(
         q_lora_rank=40, kv_lora_rank=256, qk_rope_head_dim=32, scale_emb=12, scale_depth=1.4, dim_model_base=16,
         tie_word_embeddings=True, rms_norm_eps=1e-5, rope_parameters=LONGROPE)),
 }
+
+
+class NgramEmbedding(torch.nn.Module):
+    """LongCat-Flash-Lite's embeddings; transformers has no class for it. What the model's published
+    modeling_longcat_ngram.py computes, written anew: table i of n-grams adds the projection of the row
+    that the rolling hash of a token and the n - 1 before it names, and the sum is divided by the number
+    of summands. Before an end token there is nothing: zeros stand there."""
+
+    def __init__(self, config, words):
+        super().__init__()
+        self.vocabulary, self.splits = config.vocab_size, config.emb_split_num
+        self.neighbours, self.words = config.emb_neighbor_num, words
+        tables = self.splits * (self.neighbours - 1)
+        rows = [int(config.ngram_vocab_size_ratio * config.vocab_size + 2 * i + 1) for i in range(tables)]
+        self.embedders = torch.nn.ModuleList(torch.nn.Embedding(n, config.hidden_size // tables) for n in rows)
+        self.post_projs = torch.nn.ModuleList(
+            torch.nn.Linear(config.hidden_size // tables, config.hidden_size, bias=False) for _ in rows)
+
+    def ids(self, tokens, table):
+        n, rows = 2 + table // self.splits, self.embedders[table].num_embeddings
+        result = []
+        for t in range(len(tokens)):
+            total = int(tokens[t])
+            for d in range(1, n):
+                if t < d or END in tokens[t - d:t]:
+                    break
+                total += int(tokens[t - d]) * pow(self.vocabulary, d, rows)
+            result.append(total % rows)
+        return torch.tensor(result)
+
+    def forward(self, tokens):
+        x = self.words(torch.as_tensor(tokens))
+        for i, (table, projection) in enumerate(zip(self.embedders, self.post_projs)):
+            x = x + projection(table(self.ids(tokens, i)))
+        return x / (1 + len(self.embedders))
+
+
+def add_ngrams(directory, rng):
+    """Adds the tables to a saved LongCat checkpoint, which becomes a LongCat-Flash-Lite."""
+    path = os.path.join(directory, "model.safetensors")
+    tensors = load_file(path)
+    model = LongcatFlashForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    ngram = NgramEmbedding(model.config, model.model.embed_tokens)
+    for key, value in sorted(ngram.named_parameters()):
+        if not key.startswith("words"):
+            gain = 2.0 if "embedders" in key else 2.0 / value.shape[1] ** 0.5
+            random = rng.normal(0.0, gain, tuple(value.shape)).astype("float32")
+            tensors[f"model.ngram_embeddings.{key}"] = torch.from_numpy(random).bfloat16()
+    save_file(tensors, path, metadata={"format": "pt"})
+    path = os.path.join(directory, "config.json")
+    with open(path, encoding="utf-8") as file:
+        config = json.load(file)
+    config.update(model_type="longcat_flash_ngram", architectures=["LongcatFlashNgramForCausalLM"])
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(config, file, indent=2, sort_keys=True)
+        file.write("\n")
+
+
+def run_ngrams(directory, tokens, dtype):
+    """Logits of a LongCat-Flash-Lite: transformers' LongCat on embeddings of our own."""
+    tensors = load_file(os.path.join(directory, "model.safetensors"))
+    with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+        values = json.load(file)
+    values.update(model_type="longcat_flash", architectures=["LongcatFlashForCausalLM"])
+    prefix = "model.ngram_embeddings."
+    with tempfile.TemporaryDirectory() as plain:
+        save_file({k: v for k, v in tensors.items() if not k.startswith(prefix)},
+                  os.path.join(plain, "model.safetensors"), metadata={"format": "pt"})
+        with open(os.path.join(plain, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(values, file)
+        model = LongcatFlashForCausalLM.from_pretrained(plain, dtype=dtype).eval()
+    ngram = NgramEmbedding(model.config, model.model.embed_tokens).to(dtype)
+    loaded = ngram.load_state_dict({k[len(prefix):]: v.to(dtype) for k, v in tensors.items()
+                                    if k.startswith(prefix)}, strict=False)
+    assert loaded.missing_keys == ["words.weight"] and not loaded.unexpected_keys, loaded
+    with torch.no_grad():
+        embedded = ngram(list(tokens))[None]
+        return model(inputs_embeds=embedded, use_cache=False).logits[0].float().contiguous()
 
 
 def fill_buffers(model, rng):

@@ -176,10 +176,16 @@ def write_tiny(name, directory):
     if name in PUBLISHED:
         publish_config(os.path.join(directory, "config.json"))
     tokens = seeded(name + ":tokens").integers(0, 256, TOKENS)
-    logits = run_fp8(directory, family, tokens) if dtype == "FP8" else run(directory, family, tokens, torch.float32)
+    runs = run
+    if "ngram_vocab_size_ratio" in switches:
+        tokens[5::16] = families.END
+        families.add_ngrams(directory, seeded(name + ":ngrams"))
+        runs = lambda where, _, ids, precision: families.run_ngrams(where, ids, precision)
+    logits = (run_fp8(directory, family, tokens) if dtype == "FP8"
+              else runs(directory, family, tokens, torch.float32))
     golden = {"tokens": torch.from_numpy(tokens), "logits": logits}
     if dtype == "BF16":
-        golden["logits_bf16"] = run(directory, family, tokens, torch.bfloat16)
+        golden["logits_bf16"] = runs(directory, family, tokens, torch.bfloat16)
     if name.startswith("kimi"):
         families.publish_kimi(directory)
     save_file(golden, os.path.join(directory, "golden.safetensors"))

@@ -175,7 +175,8 @@ static void test_chunking_families(void **state)
 	static const char *const directories[] = {
 		FIXTURE_GOLDEN "v2-moe-groups-f32", FIXTURE_GOLDEN "v3-moe-groups-f32",
 		FIXTURE_GOLDEN "glm-moe-bf16",      FIXTURE_GOLDEN "longcat-f32",
-		FIXTURE_GOLDEN "minicpm3-bf16",     FIXTURE_GOLDEN "v3-moe-fp8"};
+		FIXTURE_GOLDEN "minicpm3-bf16",     FIXTURE_GOLDEN "v3-moe-fp8",
+		FIXTURE_GOLDEN "longcat-lite-bf16"};
 	const struct qmw_model_options options = {.threads = 3};
 
 	(void)state;
@@ -256,6 +257,45 @@ static void test_adopted_prefix(void **state)
 		qmw_sequence_destroy(sequence);
 	}
 	qmw_sequence_destroy(whole);
+	free(expected);
+	free(logits);
+	rig_close(&rig);
+}
+
+/* Embeddings that read earlier tokens: who adopts a prefix must say what it was. */
+static void test_adopted_history(void **state)
+{
+	const struct qmw_model_options options = {0};
+	struct qmw_sequence *whole, *sequence;
+	float *expected, *logits;
+	struct rig rig;
+	uint32_t capacity;
+
+	(void)state;
+	rig_open(&rig, FIXTURE_GOLDEN "longcat-lite-bf16", &options, TOKENS);
+	assert_int_equal(qmw_model_info(rig.model)->history, 2);
+	expected = new_logits(&rig);
+	logits = new_logits(&rig);
+	whole = rig_sequence(&rig, TOKENS);
+	sequence = rig_sequence(&rig, TOKENS);
+	feed(&rig, whole, TOKENS, expected);
+	memcpy((char *)rig.pool.base + qmw_sequence_slots(sequence, &capacity)[0] * rig.pool.stride,
+	       block_at(&rig, qmw_sequence_slots(whole, &capacity)[0]), rig.pool.stride);
+	assert_int_equal(qmw_sequence_adopt(sequence, 1), QMLA_OK);
+	assert_int_equal(qmw_model_forward(rig.model, rig.context, &rig.pool,
+					   &(struct qmw_forward_item){.sequence = sequence,
+								      .tokens = tokens + 64,
+								      .count = 1},
+					   1),
+			 QMLA_ERR_INVALID_ARGUMENT);
+	qmw_sequence_remember(sequence, tokens, 63);
+	qmw_sequence_remember(sequence, tokens + 63, 1);
+	feed(&rig, sequence, 1, logits);
+	feed(&rig, sequence, 1, logits);
+	feed(&rig, sequence, TOKENS - 66, logits);
+	assert_same_logits(&rig, expected, logits, 64);
+	qmw_sequence_destroy(whole);
+	qmw_sequence_destroy(sequence);
 	free(expected);
 	free(logits);
 	rig_close(&rig);
@@ -670,6 +710,7 @@ int main(void)
 		cmocka_unit_test(test_chunking_families),
 		cmocka_unit_test(test_bands),
 		cmocka_unit_test(test_adopted_prefix),
+		cmocka_unit_test(test_adopted_history),
 		cmocka_unit_test(test_pages_are_read),
 		cmocka_unit_test(test_first_block_is_bf16),
 		cmocka_unit_test(test_batch),

@@ -48,6 +48,7 @@ static const struct {
 	{"glm-moe-bf16", true, true},
 	{"longcat-f32", false, true},
 	{"longcat-bf16", true, true},
+	{"longcat-lite-bf16", true, true},
 };
 
 struct golden {

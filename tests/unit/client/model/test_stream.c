@@ -28,6 +28,7 @@ static const char *const cases[] = {
 	FIXTURE_GOLDEN "v3-moe-fp8",
 	FIXTURE_GOLDEN "longcat-f32",
 	FIXTURE_GOLDEN "minicpm3-bf16",
+	FIXTURE_GOLDEN "longcat-lite-bf16",
 };
 
 static void fill_tokens(uint32_t tokens[COUNT], uint32_t vocab)

@@ -121,6 +121,11 @@ static void sequence_run(struct qmw_sequence *s, const struct qmk_pool *pool,
 	}
 }
 
+void qmw_sequence_remember(struct qmw_sequence *sequence, const uint32_t *tokens, uint32_t count)
+{
+	(void)sequence, (void)tokens, (void)count;
+}
+
 qmla_status_t qmw_sequence_adopt(struct qmw_sequence *sequence, uint32_t blocks)
 {
 	sequence->length = blocks * QMLA_BLOCK_TOKENS;
