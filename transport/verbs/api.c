@@ -16,6 +16,9 @@ static int (*real_query_port)(struct ibv_context *, uint8_t, struct _compat_ibv_
 static int (*real_query_gid_ex)(struct ibv_context *, uint32_t, uint32_t, struct ibv_gid_entry *,
 				uint32_t, size_t);
 
+static ssize_t (*real_query_gid_table)(struct ibv_context *, struct ibv_gid_entry *, size_t,
+				       uint32_t, size_t);
+
 static struct qmt_verbs_api real;
 static const struct qmt_verbs_api *_Atomic chosen; /* a test's own */
 static bool loaded;
@@ -32,6 +35,11 @@ static int query_gid(struct ibv_context *context, uint32_t port, uint32_t index,
 		     struct ibv_gid_entry *entry)
 {
 	return real_query_gid_ex(context, port, index, entry, 0, sizeof(*entry));
+}
+
+static long query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t room)
+{
+	return (long)real_query_gid_table(context, entries, room, 0, sizeof(*entries));
 }
 
 static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
@@ -88,6 +96,7 @@ static bool resolve(void *library)
 		{"ibv_query_device", &real.query_device, false},
 		{"ibv_query_port", &real_query_port, false},
 		{"_ibv_query_gid_ex", &real_query_gid_ex, false},
+		{"_ibv_query_gid_table", &real_query_gid_table, false},
 		{"ibv_get_async_event", &real.get_async_event, false},
 		{"ibv_ack_async_event", &real.ack_async_event, false},
 		{"ibv_alloc_pd", &real.alloc_pd, false},
@@ -130,6 +139,7 @@ static void load(void)
 	}
 	real.query_port = query_port;
 	real.query_gid = query_gid;
+	real.query_gid_table = query_gid_table;
 	real.alloc_mw = alloc_mw;
 	real.dealloc_mw = dealloc_mw;
 	real.req_notify_cq = req_notify_cq;

@@ -25,6 +25,9 @@ struct qmt_verbs_api {
 	int (*query_port)(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr);
 	int (*query_gid)(struct ibv_context *context, uint32_t port, uint32_t index,
 			 struct ibv_gid_entry *entry); /**< 0, or an errno value */
+	/** Every entry in use, of all ports; their number, or negative. */
+	long (*query_gid_table)(struct ibv_context *context, struct ibv_gid_entry *entries,
+				size_t room);
 	int (*get_async_event)(struct ibv_context *context, struct ibv_async_event *event);
 	void (*ack_async_event)(struct ibv_async_event *event);
 

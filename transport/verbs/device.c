@@ -111,7 +111,7 @@ qmla_status_t qmt_port_query(const struct qmt_port *port, struct qmt_port_state 
 	fresh.lid = attr.lid;
 	fresh.mtu = attr.active_mtu;
 	if (fresh.ethernet) {
-		if (!qmt_gid_choose(port, (uint32_t)attr.gid_tbl_len, &fresh))
+		if (!qmt_gid_choose(port, &fresh))
 			return QMLA_ERR_UNAVAILABLE;
 	} else {
 		/* Routed by LID; the GID's prefix tells one subnet from another. */

@@ -5,7 +5,7 @@
 
 #include "transport/verbs/device.h"
 
-/** Fills in the GID to use of a table of @p entries; false when there is none. */
-bool qmt_gid_choose(const struct qmt_port *port, uint32_t entries, struct qmt_port_state *state);
+/** Fills in the GID to use; false when there is none. */
+bool qmt_gid_choose(const struct qmt_port *port, struct qmt_port_state *state);
 
 #endif /* QMT_VERBS_DEVICE_INTERNAL_H */

@@ -4,9 +4,12 @@
 #include <errno.h>
 #include <net/if.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "transport/verbs/device_internal.h"
+
+#define GIDS_MAX 1024
 
 enum rank {
 	RANK_V2_IPV4,       /* routable, on a net device that is seen here */
@@ -101,34 +104,49 @@ static bool take_forced(const struct qmt_port *port, struct qmt_port_state *stat
 	return true;
 }
 
-/* Best rank that proves itself; the table has gaps. */
-bool qmt_gid_choose(const struct qmt_port *port, uint32_t entries, struct qmt_port_state *state)
+/* The best of @rank that proves itself; @first is the best that did not, if there was none yet. */
+static bool take_rank(const struct qmt_port *port, const struct ibv_gid_entry *entries, long count,
+		      int rank, struct qmt_port_state *state, const struct ibv_gid_entry **first)
 {
-	struct ibv_gid_entry first = {0};
-	bool any = false;
+	for (long i = 0; i < count; i++) {
+		const struct ibv_gid_entry *entry = &entries[i];
+
+		if (entry->port_num != port->number ||
+		    qmt_gid_rank(entry, is_visible(port, entry)) != rank)
+			continue;
+		if (proves_itself(port, entry)) {
+			take(entry, state);
+			return true;
+		}
+		if (!*first)
+			*first = entry;
+	}
+	return false;
+}
+
+bool qmt_gid_choose(const struct qmt_port *port, struct qmt_port_state *state)
+{
+	const struct ibv_gid_entry *first = NULL;
+	struct ibv_gid_entry *entries;
+	bool found = false;
+	long count;
 
 	if (port->forced_gid >= 0)
 		return take_forced(port, state);
-	for (int rank = RANK_V2_IPV4; rank <= RANK_V1; rank++) {
-		for (uint32_t i = 0; i < entries; i++) {
-			struct ibv_gid_entry entry = {0};
-
-			if (port->api->query_gid(port->context, port->number, i, &entry) != 0 ||
-			    qmt_gid_rank(&entry, is_visible(port, &entry)) != rank)
-				continue;
-			if (proves_itself(port, &entry)) {
-				take(&entry, state);
-				return true;
-			}
-			if (!any)
-				first = entry;
-			any = true;
-		}
-	}
+	/* One call for the table: it may have a thousand places, most of them empty. */
+	entries = calloc(GIDS_MAX, sizeof(*entries));
+	if (!entries)
+		return false;
+	count = port->api->query_gid_table(port->context, entries, GIDS_MAX);
+	for (int rank = RANK_V2_IPV4; rank <= RANK_V1 && !found; rank++)
+		found = take_rank(port, entries, count, rank, state, &first);
 	/* None is proven, which some providers cannot do: the handshake will tell. */
-	if (any)
-		take(&first, state);
-	return any;
+	if (!found && first) {
+		take(first, state);
+		found = true;
+	}
+	free(entries);
+	return found;
 }
 
 void qmt_port_text(const struct qmt_port_state *state, char *text)

@@ -378,6 +378,9 @@ void qmt_verbs_issue(struct qmt_verbs_endpoint *endpoint)
 
 		if (extra->stage == STAGE_NEW)
 			begin(endpoint, i, &reads);
+		else if (wire->cancelled && extra->segments == 0 &&
+			 (extra->stage == STAGE_READING || extra->stage == STAGE_PULLING))
+			qmt_verbs_finish(endpoint, i, QMLA_ERR_CANCELLED);
 		else if (extra->stage == STAGE_READING && reads && !wire->cancelled)
 			reads = issue_read(endpoint, i);
 		else if (extra->stage == STAGE_WRITING)

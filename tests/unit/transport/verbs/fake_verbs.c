@@ -257,6 +257,20 @@ static int query_gid(struct ibv_context *context, uint32_t port, uint32_t index,
 	return result;
 }
 
+static long query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t room)
+{
+	static const union ibv_gid none;
+	long count = 0;
+
+	enter();
+	for (uint32_t i = 0; i < FAKE_GIDS && (size_t)count < room; i++) {
+		if (memcmp(&facts(context)->gids[i].gid, &none, sizeof(none)) != 0)
+			entries[count++] = facts(context)->gids[i];
+	}
+	leave();
+	return count;
+}
+
 /* ---- events ---- */
 
 static int get_async_event(struct ibv_context *base, struct ibv_async_event *event)
@@ -1102,6 +1116,7 @@ static const struct qmt_verbs_api table = {
 	.query_device = query_device,
 	.query_port = query_port,
 	.query_gid = query_gid,
+	.query_gid_table = query_gid_table,
 	.get_async_event = get_async_event,
 	.ack_async_event = ack_async_event,
 	.alloc_pd = alloc_pd,
@@ -1154,7 +1169,8 @@ bool fake_stop(void)
 
 	enter();
 	for (uint32_t i = 0; i < OBJECTS_MAX; i++)
-		left += (unsigned)(fake.qps[i] != NULL) + (fake.mrs[i] != NULL) + (fake.mws[i] != NULL);
+		left += (unsigned)(fake.qps[i] != NULL) + (fake.mrs[i] != NULL) +
+			(fake.mws[i] != NULL);
 	left += fake.pds + fake.cqs + fake.channels + fake.open_contexts;
 	if (left)
 		fprintf(stderr, "fake verbs: %u objects are left (%u contexts, %u pds, %u cqs)\n",
