@@ -4,6 +4,7 @@
 
 #include "client/model/forward.h"
 #include "client/model/numeric.h"
+#include "client/model/study_internal.h"
 
 void qmw_attention_pack(struct qmw_context *context, struct qmw_lane *lane,
 			const struct qmw_span *span)
@@ -52,14 +53,12 @@ static void absorb(struct qmw_context *context, struct qmw_lane *lane, const str
 	}
 }
 
-/* Output latents to the heads' values, through W_UV. */
-static void project_values(struct qmw_context *context, struct qmw_lane *lane,
-			   const struct qmw_span *span)
+void qmw_attention_project(struct qmw_context *context, const struct qmw_lane *lane,
+			   const struct qmw_span *span, float *heads)
 {
 	const struct qmw_config *c = &context->model->config;
 	const struct qmw_layer *layer = &context->model->weights.layer[context->layer];
 	size_t stride = (size_t)c->heads * c->value_dim;
-	float *heads = context->heads + span->first_row * stride;
 
 	for (uint32_t h = 0; h < c->heads; h++)
 		qmw_context_product(context, &layer->value_up[h],
@@ -176,19 +175,34 @@ static qmla_status_t attend(struct qmw_context *context, struct qmw_lane *lane,
 	return p.count == 1 ? attend_part(&p, lane, 0) : attend_parts(&p, lane);
 }
 
+/* From queries to mixed latents, over whatever kind of cache it is. */
+static qmla_status_t mix(struct qmw_context *context, struct qmw_lane *lane,
+			 const struct qmw_span *span)
+{
+	switch (context->model->options.cache) {
+	case QMW_CACHE_F32:
+		return qmw_attention_float(context, lane, span);
+	case QMW_CACHE_STUDY:
+		return qmw_study_attend(context, lane, span);
+	default:
+		return attend(context, lane, span);
+	}
+}
+
 void qmw_attention_run(struct qmw_context *context, struct qmw_lane *lane,
 		       const struct qmw_span *span)
 {
+	size_t stride = (size_t)context->model->config.heads * context->model->config.value_dim;
+	const struct qmw_study *study = span->sequence->study;
 	qmla_status_t status;
 
 	absorb(context, lane, span);
-	if (context->model->options.cache == QMW_CACHE_F32)
-		status = qmw_attention_float(context, lane, span);
-	else
-		status = attend(context, lane, span);
-	if (status) {
+	status = mix(context, lane, span);
+	if (!status)
+		qmw_attention_project(context, lane, span,
+				      context->heads + span->first_row * stride);
+	if (!status && study && study->settings.compare)
+		status = qmw_study_compare(context, lane, span);
+	if (status)
 		qmw_context_fail(context, status);
-		return;
-	}
-	project_values(context, lane, span);
 }

@@ -13,37 +13,55 @@
 
 #define COMPONENT "eval"
 
-/* One text at work: tokens of the sequence and both models' runs over it. */
+/* Of one sequence and reader. */
+struct tally {
+	double loss; /* nats, all positions but the last */
+	double kl;   /* nats, all positions */
+	uint32_t same;
+};
+
+/* Texts at work: the tokens of one sequence and everybody's run over it. */
 struct reading {
-	struct qmw_runner *model, *reference;
+	uint32_t count;
+	struct qmw_runner **runners; /* [count] */
+	struct qmw_runner *reference;
 	uint32_t *tokens;
 	uint32_t length, vocab;
 };
 
-struct tally {
-	double loss, reference_loss; /* nats, of one sequence */
-	double kl;                   /* nats, all sequences */
-	uint64_t positions, same;
-};
-
 static void reading_close(struct reading *r)
 {
-	qmw_runner_destroy(r->model);
+	for (uint32_t i = 0; r->runners && i < r->count; i++)
+		qmw_runner_destroy(r->runners[i]);
 	qmw_runner_destroy(r->reference);
+	free(r->runners);
 	free(r->tokens);
 }
 
-static qmla_status_t reading_open(const struct qmw_model *model, const struct qmw_model *reference,
-				  uint32_t length, struct reading *r)
+static qmla_status_t open_runner(const struct qmw_eval_reader *reader, uint32_t length,
+				 struct qmw_runner **runner)
+{
+	if (reader->study)
+		return qmw_runner_create_study(reader->model, reader->study, length, runner);
+	return qmw_runner_create(reader->model, length, runner);
+}
+
+static qmla_status_t reading_open(const struct qmw_eval_reader *readers, uint32_t count,
+				  const struct qmw_eval_reader *reference, uint32_t length,
+				  struct reading *r)
 {
 	qmla_status_t status = QMLA_ERR_NO_MEMORY;
 
-	*r = (struct reading){.length = length, .vocab = qmw_model_info(model)->vocab};
+	*r = (struct reading){
+		.count = count, .length = length, .vocab = qmw_model_info(readers[0].model)->vocab};
 	r->tokens = calloc(length, sizeof(*r->tokens));
-	if (r->tokens)
-		status = qmw_runner_create(model, length, &r->model);
+	r->runners = calloc(count, sizeof(*r->runners));
+	if (r->tokens && r->runners)
+		status = QMLA_OK;
+	for (uint32_t i = 0; i < count && !status; i++)
+		status = open_runner(&readers[i], length, &r->runners[i]);
 	if (!status && reference)
-		status = qmw_runner_create(reference, length, &r->reference);
+		status = open_runner(reference, length, &r->reference);
 	if (status)
 		reading_close(r);
 	return status;
@@ -56,47 +74,71 @@ static double divergence(const float *reference, const float *model, uint32_t vo
 	double sum = 0;
 
 	for (uint32_t i = 0; i < vocab; i++) {
-		double p = reference[i] - a;
+		double p = (double)reference[i] - a;
 
-		sum += exp(p) * (p - (model[i] - b));
+		sum += exp(p) * (p - ((double)model[i] - b));
 	}
 	return sum;
 }
 
-static void score(const struct reading *r, uint32_t position, const float *logits,
+/* Adds the positions of a chunk from @p first on; @p reference may be NULL. */
+static void score(const struct reading *r, uint32_t first, uint32_t count, const float *logits,
 		  const float *reference, struct tally *tally)
 {
-	bool last = position + 1 == r->length;
-	uint32_t next = last ? 0 : r->tokens[position + 1];
+	for (uint32_t t = 0; t < count; t++) {
+		const float *row = logits + (size_t)t * r->vocab;
+		const float *other = reference ? reference + (size_t)t * r->vocab : NULL;
 
-	if (!last)
-		tally->loss += qmw_log_sum_exp(logits, r->vocab) - logits[next];
-	if (!reference)
-		return;
-	if (!last)
-		tally->reference_loss += qmw_log_sum_exp(reference, r->vocab) - reference[next];
-	tally->kl += divergence(reference, logits, r->vocab);
-	tally->same += qmw_argmax(logits, r->vocab) == qmw_argmax(reference, r->vocab);
-	tally->positions++;
+		if (first + t + 1 < r->length)
+			tally->loss += qmw_log_sum_exp(row, r->vocab) -
+				       (double)row[r->tokens[first + t + 1]];
+		if (!other)
+			continue;
+		tally->kl += divergence(other, row, r->vocab);
+		tally->same += qmw_argmax(row, r->vocab) == qmw_argmax(other, r->vocab);
+	}
 }
 
-static qmla_status_t read_sequence(struct reading *r, struct tally *tally)
+static qmla_status_t reset(const struct reading *r)
 {
-	qmla_status_t status = qmw_runner_reset(r->model);
+	qmla_status_t status = r->reference ? qmw_runner_reset(r->reference) : QMLA_OK;
 
-	if (!status && r->reference)
-		status = qmw_runner_reset(r->reference);
+	for (uint32_t i = 0; i < r->count && !status; i++)
+		status = qmw_runner_reset(r->runners[i]);
+	return status;
+}
+
+static qmla_status_t read_chunk(const struct reading *r, uint32_t first, uint32_t count,
+				struct tally *tallies, struct tally *own)
+{
+	const float *logits, *reference = NULL;
+	qmla_status_t status = QMLA_OK;
+
+	if (r->reference)
+		status = qmw_runner_feed(r->reference, r->tokens + first, count, &reference);
+	if (!status && reference)
+		score(r, first, count, reference, NULL, own);
+	for (uint32_t i = 0; i < r->count && !status; i++) {
+		status = qmw_runner_feed(r->runners[i], r->tokens + first, count, &logits);
+		if (!status)
+			score(r, first, count, logits, reference, &tallies[i]);
+	}
+	return status;
+}
+
+/* @p own: of the reference. */
+static qmla_status_t read_sequence(const struct reading *r, const uint8_t *text,
+				   struct tally *tallies, struct tally *own)
+{
+	qmla_status_t status = reset(r);
+
+	for (uint32_t i = 0; i < r->length; i++)
+		r->tokens[i] = text[i];
 	for (uint32_t i = 0; i < r->length && !status; i += QMW_RUNNER_CHUNK) {
-		uint32_t count =
-			r->length - i < QMW_RUNNER_CHUNK ? r->length - i : QMW_RUNNER_CHUNK;
-		const float *logits, *reference = NULL;
+		uint32_t left = r->length - i;
 
-		status = qmw_runner_feed(r->model, r->tokens + i, count, &logits);
-		if (!status && r->reference)
-			status = qmw_runner_feed(r->reference, r->tokens + i, count, &reference);
-		for (uint32_t t = 0; t < count && !status; t++)
-			score(r, i + t, logits + (size_t)t * r->vocab,
-			      reference ? reference + (size_t)t * r->vocab : NULL, tally);
+		status = read_chunk(r, i, left < QMW_RUNNER_CHUNK ? left : QMW_RUNNER_CHUNK,
+				    tallies, own);
 	}
 	return status;
 }
@@ -106,191 +148,157 @@ static bool go_on(const struct qmw_eval_options *options, uint32_t done, uint32_
 	return !options->progress || options->progress(options->user, done, of);
 }
 
-static qmla_status_t read_text(struct reading *r, const uint8_t *text, uint32_t sequences,
+static double mean(const double *values, uint32_t n)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += values[i];
+	return sum / n;
+}
+
+/* What the sequences of one reader say; tallies lie @p stride apart. */
+static qmla_status_t summarise(const struct reading *r, const struct tally *tallies,
+			       uint32_t stride, const struct tally *own, uint32_t sequences,
 			       const struct qmw_eval_options *options, struct qmw_eval_text *result)
 {
-	double bits = 1 / (log(2) * (r->length - 1)), own = 0, reference = 0;
-	struct tally tally = {0};
+	double bits = 1 / (log(2) * (r->length - 1));
+	double *values = malloc(4 * (size_t)sequences * sizeof(*values));
+	double *loss = values, *change = values + sequences;
+	double *kl = values + 2 * (size_t)sequences, *same = values + 3 * (size_t)sequences;
+	qmla_status_t status;
 
+	if (!values)
+		return QMLA_ERR_NO_MEMORY;
 	for (uint32_t s = 0; s < sequences; s++) {
-		qmla_status_t status;
+		const struct tally *t = &tallies[(size_t)s * stride];
 
-		for (uint32_t i = 0; i < r->length; i++)
-			r->tokens[i] = text[(size_t)s * r->length + i];
-		tally.loss = tally.reference_loss = 0;
-		status = read_sequence(r, &tally);
-		if (status)
-			return status;
-		own += tally.loss * bits;
-		reference += tally.reference_loss * bits;
-		if (!go_on(options, s + 1, sequences))
-			return QMLA_ERR_CANCELLED;
+		loss[s] = t->loss * bits;
+		change[s] = loss[s] - own[s].loss * bits;
+		kl[s] = t->kl / r->length;
+		same[s] = (double)t->same / r->length;
 	}
 	*result = (struct qmw_eval_text){.sequences = sequences,
 					 .positions = (uint64_t)sequences * (r->length - 1),
-					 .bits_per_byte = own / sequences,
+					 .bits_per_byte = mean(loss, sequences),
 					 .compared = r->reference != NULL};
-	if (result->compared) {
-		result->reference_bits = reference / sequences;
-		result->kl = tally.kl / (double)tally.positions;
-		result->top1 = (double)tally.same / (double)tally.positions;
+	result->reference_bits = result->bits_per_byte - mean(change, sequences);
+	result->kl = mean(kl, sequences);
+	result->top1 = mean(same, sequences);
+	status = qmw_bootstrap(change, NULL, sequences, options->seed,
+			       &result->bits_change_interval);
+	if (!status)
+		status = qmw_bootstrap(kl, NULL, sequences, options->seed, &result->kl_interval);
+	if (!status)
+		status =
+			qmw_bootstrap(same, NULL, sequences, options->seed, &result->top1_interval);
+	free(values);
+	return status;
+}
+
+/* Tallies are [sequences][readers + 1], the reference's last. */
+static qmla_status_t read_text(const struct reading *r, const uint8_t *text, uint32_t sequences,
+			       const struct qmw_eval_options *options,
+			       struct qmw_eval_text *results)
+{
+	uint32_t stride = r->count + 1;
+	struct tally *tallies = calloc((size_t)sequences * stride, sizeof(*tallies));
+	struct tally *own = calloc(sequences, sizeof(*own));
+	qmla_status_t status = tallies && own ? QMLA_OK : QMLA_ERR_NO_MEMORY;
+
+	for (uint32_t s = 0; s < sequences && !status; s++) {
+		status = read_sequence(r, text + (size_t)s * r->length,
+				       tallies + (size_t)s * stride, &own[s]);
+		if (!status && !go_on(options, s + 1, sequences))
+			status = QMLA_ERR_CANCELLED;
 	}
-	return QMLA_OK;
+	for (uint32_t i = 0; i < r->count && !status; i++)
+		status = summarise(r, tallies + i, stride, own, sequences, options, &results[i]);
+	free(tallies);
+	free(own);
+	return status;
+}
+
+static qmla_status_t check_readers(const struct qmw_eval_reader *readers, uint32_t count,
+				   const struct qmw_eval_reader *reference)
+{
+	uint32_t vocab = qmw_model_info(readers[0].model)->vocab;
+	bool same = !reference || qmw_model_info(reference->model)->vocab == vocab;
+
+	for (uint32_t i = 0; i < count; i++)
+		same = same && qmw_model_info(readers[i].model)->vocab == vocab;
+	if (!same)
+		qmc_error(COMPONENT, "the models have different vocabularies");
+	return same ? QMLA_OK : QMLA_ERR_INVALID_ARGUMENT;
+}
+
+/* Whole sequences that are read of a text; 0 (logged): none. */
+static uint32_t count_sequences(size_t bytes, const struct qmw_eval_options *options)
+{
+	size_t whole = options->length ? bytes / options->length : 0;
+
+	if (options->length < 2 || whole == 0) {
+		qmc_error(COMPONENT, "a text of %zu bytes holds no sequence of %" PRIu32, bytes,
+			  options->length);
+		return 0;
+	}
+	if (whole > UINT32_MAX)
+		whole = UINT32_MAX;
+	return options->max_sequences && whole > options->max_sequences ? options->max_sequences
+									: (uint32_t)whole;
+}
+
+qmla_status_t qmw_eval_texts(const struct qmw_eval_reader *readers, uint32_t count,
+			     const struct qmw_eval_reader *reference, const uint8_t *text,
+			     size_t bytes, const struct qmw_eval_options *options,
+			     struct qmw_eval_text *results)
+{
+	uint32_t sequences = count_sequences(bytes, options);
+	struct reading r;
+	qmla_status_t status;
+
+	if (sequences == 0 || count == 0)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	status = check_readers(readers, count, reference);
+	if (!status)
+		status = reading_open(readers, count, reference, options->length, &r);
+	if (status)
+		return status;
+	status = read_text(&r, text, sequences, options, results);
+	reading_close(&r);
+	return status;
 }
 
 qmla_status_t qmw_eval_text(const struct qmw_model *model, const struct qmw_model *reference,
 			    const uint8_t *text, size_t bytes,
 			    const struct qmw_eval_options *options, struct qmw_eval_text *result)
 {
-	size_t whole = options->length ? bytes / options->length : 0;
+	const struct qmw_eval_reader reader = {model, NULL}, other = {reference, NULL};
+
+	return qmw_eval_texts(&reader, 1, reference ? &other : NULL, text, bytes, options, result);
+}
+
+qmla_status_t qmw_eval_layers(const struct qmw_eval_reader *reader, const uint8_t *text,
+			      size_t bytes, const struct qmw_eval_options *options,
+			      struct qmw_study_error *errors)
+{
+	uint32_t sequences = count_sequences(bytes, options);
+	struct tally unused = {0};
 	struct reading r;
 	qmla_status_t status;
 
-	if (options->length < 2 || whole == 0) {
-		qmc_error(COMPONENT, "a text of %zu bytes holds no sequence of %" PRIu32, bytes,
-			  options->length);
+	if (sequences == 0 || !reader->study || !reader->study->compare)
 		return QMLA_ERR_INVALID_ARGUMENT;
-	}
-	if (reference && qmw_model_info(reference)->vocab != qmw_model_info(model)->vocab) {
-		qmc_error(COMPONENT, "the two models have different vocabularies");
-		return QMLA_ERR_INVALID_ARGUMENT;
-	}
-	if (options->max_sequences && whole > options->max_sequences)
-		whole = options->max_sequences;
-	status = reading_open(model, reference, options->length, &r);
+	status = reading_open(reader, 1, NULL, options->length, &r);
 	if (status)
 		return status;
-	status = read_text(&r, text, (uint32_t)whole, options, result);
+	for (uint32_t s = 0; s < sequences && !status; s++) {
+		status = read_sequence(&r, text + (size_t)s * r.length, &unused, NULL);
+		if (!status)
+			qmw_study_errors(qmw_runner_sequence(r.runners[0]), errors);
+		if (!status && !go_on(options, s + 1, sequences))
+			status = QMLA_ERR_CANCELLED;
+	}
 	reading_close(&r);
 	return status;
-}
-
-/* Greedy byte after each position of a prompt. */
-static qmla_status_t read_greedy(struct reading *r, const char *text, uint32_t length,
-				 uint8_t *greedy)
-{
-	qmla_status_t status = qmw_runner_reset(r->model);
-
-	for (uint32_t i = 0; i < length; i++)
-		r->tokens[i] = (uint8_t)text[i];
-	for (uint32_t i = 0; i < length && !status; i += QMW_RUNNER_CHUNK) {
-		uint32_t count = length - i < QMW_RUNNER_CHUNK ? length - i : QMW_RUNNER_CHUNK;
-		const float *logits;
-
-		status = qmw_runner_feed(r->model, r->tokens + i, count, &logits);
-		for (uint32_t t = 0; t < count && !status; t++)
-			greedy[i + t] =
-				(uint8_t)qmw_argmax(logits + (size_t)t * r->vocab, r->vocab);
-	}
-	return status;
-}
-
-/* One [start, end) pair against the greedy bytes; false when it is no span of the text. */
-static bool judge(const json_t *span, const char *text, size_t length, const uint8_t *greedy,
-		  struct qmw_eval_recall *result)
-{
-	json_int_t start = json_integer_value(json_array_get(span, 0));
-	json_int_t end = json_integer_value(json_array_get(span, 1));
-	bool right = true;
-
-	if (json_array_size(span) != 2 || start < 1 || end <= start || (size_t)end > length)
-		return false;
-	for (json_int_t i = start; i < end; i++)
-		right &= greedy[i - 1] == (uint8_t)text[i];
-	result->answers++;
-	result->right += right;
-	return true;
-}
-
-static qmla_status_t read_prompt(struct reading *r, const json_t *prompt, uint8_t *greedy,
-				 struct qmw_eval_recall *result)
-{
-	const json_t *text = json_object_get(prompt, "text");
-	const json_t *answers = json_object_get(prompt, "answers");
-	size_t length = json_string_length(text);
-	qmla_status_t status;
-	const json_t *span;
-	size_t i;
-
-	if (!json_is_string(text) || !json_is_array(answers) || length == 0)
-		return QMLA_ERR_FORMAT;
-	if (length > r->length)
-		return QMLA_OK;
-	status = read_greedy(r, json_string_value(text), (uint32_t)length, greedy);
-	if (status)
-		return status;
-	json_array_foreach(answers, i, span) if (!judge(span, json_string_value(text), length,
-							greedy, result)) return QMLA_ERR_FORMAT;
-	result->prompts++;
-	return QMLA_OK;
-}
-
-static qmla_status_t read_line(struct reading *r, const char *line, size_t bytes, uint32_t number,
-			       uint8_t *greedy, struct qmw_eval_recall *result)
-{
-	json_error_t error;
-	json_t *prompt = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
-	qmla_status_t status = prompt ? read_prompt(r, prompt, greedy, result) : QMLA_ERR_FORMAT;
-
-	if (status == QMLA_ERR_FORMAT)
-		qmc_error(COMPONENT, "prompt on line %" PRIu32 ": %s", number,
-			  prompt ? "needs \"text\" and \"answers\" of [start, end) inside it"
-				 : error.text);
-	json_decref(prompt);
-	return status;
-}
-
-static qmla_status_t read_lines(struct reading *r, const char *lines, size_t bytes,
-				const struct qmw_eval_options *options, uint8_t *greedy,
-				struct qmw_eval_recall *result)
-{
-	const char *end = lines + bytes;
-	uint32_t number = 0, of = 0;
-
-	for (size_t i = 0; i < bytes; i++)
-		of += lines[i] == '\n';
-	while (lines < end) {
-		const char *stop = memchr(lines, '\n', (size_t)(end - lines));
-		size_t length = (size_t)((stop ? stop : end) - lines);
-		qmla_status_t status = QMLA_OK;
-
-		number++;
-		if (length > 0)
-			status = read_line(r, lines, length, number, greedy, result);
-		if (status)
-			return status;
-		if (!go_on(options, number, of > number ? of : number))
-			return QMLA_ERR_CANCELLED;
-		if (options->max_sequences && result->prompts >= options->max_sequences)
-			break;
-		lines += length + 1;
-	}
-	return QMLA_OK;
-}
-
-qmla_status_t qmw_eval_recall(const struct qmw_model *model, const char *lines, size_t bytes,
-			      const struct qmw_eval_options *options,
-			      struct qmw_eval_recall *result)
-{
-	struct qmw_eval_recall counted = {0};
-	struct reading r;
-	uint8_t *greedy;
-	qmla_status_t status;
-
-	if (options->length == 0)
-		return QMLA_ERR_INVALID_ARGUMENT;
-	status = reading_open(model, NULL, options->length, &r);
-	if (status)
-		return status;
-	greedy = malloc(options->length);
-	status = greedy ? read_lines(&r, lines, bytes, options, greedy, &counted)
-			: QMLA_ERR_NO_MEMORY;
-	free(greedy);
-	reading_close(&r);
-	if (status)
-		return status;
-	if (counted.answers)
-		counted.recall = (double)counted.right / counted.answers;
-	*result = counted;
-	return QMLA_OK;
 }

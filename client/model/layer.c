@@ -76,7 +76,7 @@ static void store_row(struct qmw_context *context, uint32_t row, float *latent)
 	if (rotated)
 		qmw_rope_rotate(&model->rope, context->cosines + (size_t)row * pairs,
 				context->sines + (size_t)row * pairs, latent + content);
-	if (model->options.cache == QMW_CACHE_F32) {
+	if (model->options.cache == QMW_CACHE_F32 || model->options.cache == QMW_CACHE_STUDY) {
 		memcpy(qmw_sequence_float_rows(span->sequence, context->layer) +
 			       (size_t)position * width,
 		       latent, width * sizeof(*latent));

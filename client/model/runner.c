@@ -10,10 +10,13 @@ struct qmw_runner {
 	struct qmw_sequence *sequence;
 	struct qmk_pool pool;
 	float *logits;
+	bool studies;
+	struct qmw_study_settings study;
 };
 
-qmla_status_t qmw_runner_create(const struct qmw_model *model, uint32_t max_tokens,
-				struct qmw_runner **runner)
+static qmla_status_t create(const struct qmw_model *model,
+			    const struct qmw_study_settings *settings, uint32_t max_tokens,
+			    struct qmw_runner **runner)
 {
 	const struct qmk_layout *layout = qmw_model_layout(model);
 	struct qmw_runner *self = calloc(1, sizeof(*self));
@@ -23,6 +26,9 @@ qmla_status_t qmw_runner_create(const struct qmw_model *model, uint32_t max_toke
 		return QMLA_ERR_NO_MEMORY;
 	self->model = model;
 	self->max_tokens = max_tokens;
+	self->studies = settings != NULL;
+	if (settings)
+		self->study = *settings;
 	self->pool.stride = layout->block_bytes;
 	self->pool.base =
 		aligned_alloc(QMK_ALIGN, (max_tokens / QMK_PAGE_TOKENS + 1) * layout->block_bytes);
@@ -38,6 +44,24 @@ qmla_status_t qmw_runner_create(const struct qmw_model *model, uint32_t max_toke
 	}
 	*runner = self;
 	return QMLA_OK;
+}
+
+qmla_status_t qmw_runner_create(const struct qmw_model *model, uint32_t max_tokens,
+				struct qmw_runner **runner)
+{
+	return create(model, NULL, max_tokens, runner);
+}
+
+qmla_status_t qmw_runner_create_study(const struct qmw_model *model,
+				      const struct qmw_study_settings *settings,
+				      uint32_t max_tokens, struct qmw_runner **runner)
+{
+	return create(model, settings, max_tokens, runner);
+}
+
+const struct qmw_sequence *qmw_runner_sequence(const struct qmw_runner *runner)
+{
+	return runner->sequence;
 }
 
 void qmw_runner_destroy(struct qmw_runner *runner)
@@ -58,7 +82,11 @@ qmla_status_t qmw_runner_reset(struct qmw_runner *runner)
 
 	qmw_sequence_destroy(runner->sequence);
 	runner->sequence = NULL;
-	status = qmw_sequence_create(runner->model, runner->max_tokens, &runner->sequence);
+	if (runner->studies)
+		status = qmw_study_sequence(runner->model, &runner->study, runner->max_tokens,
+					    &runner->sequence);
+	else
+		status = qmw_sequence_create(runner->model, runner->max_tokens, &runner->sequence);
 	if (status)
 		return status;
 	slots = qmw_sequence_slots(runner->sequence, &capacity);

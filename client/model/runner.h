@@ -8,6 +8,7 @@
 #include <qmla/status.h>
 
 #include "client/model/model.h"
+#include "client/model/study.h"
 
 #define QMW_RUNNER_CHUNK 256u
 
@@ -16,7 +17,15 @@ struct qmw_runner;
 /** For texts of at most @p max_tokens tokens. */
 qmla_status_t qmw_runner_create(const struct qmw_model *model, uint32_t max_tokens,
 				struct qmw_runner **runner);
+
+/** The same with a study's cache (study.h); the settings are copied. */
+qmla_status_t qmw_runner_create_study(const struct qmw_model *model,
+				      const struct qmw_study_settings *settings,
+				      uint32_t max_tokens, struct qmw_runner **runner);
 void qmw_runner_destroy(struct qmw_runner *runner); /**< accepts NULL */
+
+/** The text so far; until the next reset. */
+const struct qmw_sequence *qmw_runner_sequence(const struct qmw_runner *runner);
 
 /** Forgets the text so far. */
 qmla_status_t qmw_runner_reset(struct qmw_runner *runner);

@@ -28,9 +28,9 @@ qmla_status_t qmw_protect_parse(const char *text, enum qmw_protect *protect);
 const char *qmw_protect_name(enum qmw_protect protect);
 
 struct qmw_study_settings {
-	bool exact;                       /**< nothing quantised: all keys near */
-	bool float32;                     /**< near rows are not rounded to BF16 */
-	uint32_t content_bits, rope_bits; /**< of the far rows: 4 or 2, and 4 */
+	bool exact;             /**< nothing quantised: all keys near */
+	bool float32;           /**< near rows are not rounded to BF16 */
+	enum qmk_format format; /**< of the far rows; for the paper's quantiser its bits only */
 	enum qmw_quantiser quantiser;
 	enum qmw_protect protect;
 	/** The text is read with near keys; beside each sub-layer's output the one under the
@@ -48,7 +48,7 @@ struct qmw_study_error {
 };
 
 /** An empty sequence of at most @p max_tokens tokens; @p model was opened with QMW_CACHE_STUDY.
- * QMLA_ERR_INVALID_ARGUMENT: another cache, bits that no quantiser has. */
+ * QMLA_ERR_INVALID_ARGUMENT: another cache, a format that it has no pages of. */
 qmla_status_t qmw_study_sequence(const struct qmw_model *model,
 				 const struct qmw_study_settings *settings, uint32_t max_tokens,
 				 struct qmw_sequence **sequence);
@@ -56,8 +56,8 @@ qmla_status_t qmw_study_sequence(const struct qmw_model *model,
 /** @p errors [layers of the model's cache]: adds the sequence's sums. */
 void qmw_study_errors(const struct qmw_sequence *sequence, struct qmw_study_error *errors);
 
-/** The paper's quantiser (docs/format.md, 3) at 2 or 4 bits: @p values [n], groups of 64, scales
- * rounded to BF16 or kept, are replaced by what is read back. Pure. */
+/** The paper's quantiser (docs/format.md, 3) at 2 or 4 bits: @p values [n], groups of 64 (the last
+ * may be shorter), scales rounded to BF16 or kept, are replaced by what is read back. Pure. */
 void qmw_study_paper_round(float *values, uint32_t n, uint32_t bits, bool scale_bf16);
 
 #endif /* QMW_STUDY_H */
