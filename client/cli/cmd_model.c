@@ -38,16 +38,30 @@ static const char *length_name(uint64_t tokens)
 	return tokens == 4096 ? "4K" : "128K";
 }
 
+static void print_family(const struct qmw_model_info *m)
+{
+	printf("  family        %s, %u decoder layers, %u cache layers%s\n", m->family,
+	       m->decoder_layers, m->layers, m->fp8 ? ", FP8 weights" : "");
+	if (!m->experts) {
+		puts("  experts       none");
+		return;
+	}
+	printf("  experts       %u of %u a token in %u layers", m->experts_per_token,
+	       m->experts + m->zero_experts, m->sparse_layers);
+	if (m->zero_experts)
+		printf(", %u of them compute nothing", m->zero_experts);
+	printf(", %u shared\n", m->shared_experts);
+}
+
 static void print_geometry(const struct report *r)
 {
 	const struct qmw_model_info *m = r->info;
 
 	printf("%s\n", r->directory);
 	printf("  architecture  %s, %" PRIu64 " parameters\n", m->architecture, m->parameters);
-	printf("  geometry      %u layers, hidden %u, %u heads, d_c %u, d_r %u, nope %u, value "
-	       "%u\n",
-	       m->layers, m->hidden, m->heads, m->content_dim, m->rope_dim, m->nope_dim,
-	       m->value_dim);
+	print_family(m);
+	printf("  geometry      hidden %u, %u heads, d_c %u, d_r %u, nope %u, value %u\n",
+	       m->hidden, m->heads, m->content_dim, m->rope_dim, m->nope_dim, m->value_dim);
 	printf("  vocabulary    %u, end token %" PRId64 ", %u positions\n", m->vocab, m->eos,
 	       m->max_position);
 	printf("  calibration   %s\n", m->calibration);
@@ -146,8 +160,13 @@ static void print_json(const struct report *r)
 {
 	const struct qmw_model_info *m = r->info;
 	json_t *root = json_pack(
-		"{s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:s,s:s,s:I,s:f,s:o}",
-		"directory", r->directory, "architecture", m->architecture, "parameters",
+		"{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,"
+		"s:I,s:b,s:s,s:s,s:s,s:I,s:f,s:o}",
+		"directory", r->directory, "architecture", m->architecture, "family", m->family,
+		"decoder_layers", (json_int_t)m->decoder_layers, "sparse_layers",
+		(json_int_t)m->sparse_layers, "experts", (json_int_t)m->experts, "zero_experts",
+		(json_int_t)m->zero_experts, "experts_per_token", (json_int_t)m->experts_per_token,
+		"shared_experts", (json_int_t)m->shared_experts, "fp8", m->fp8, "parameters",
 		(json_int_t)m->parameters, "layers", (json_int_t)m->layers, "hidden",
 		(json_int_t)m->hidden, "heads", (json_int_t)m->heads, "content_dim",
 		(json_int_t)m->content_dim, "rope_dim", (json_int_t)m->rope_dim, "nope_dim",
