@@ -102,6 +102,8 @@ static void retire_segments(struct qmt_verbs_endpoint *endpoint, struct qmt_verb
 		case SEGMENT_MESSAGE:
 			qmt_mail_sent(&rail->mail);
 			break;
+		case SEGMENT_PROBE:
+			break;
 		case SEGMENT_READ:
 			on_read_segment(endpoint, rail, &segment);
 			break;
@@ -240,6 +242,8 @@ static bool poll_rail(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail
 		qmt_verbs_die(endpoint, "completions are lost");
 		return false;
 	}
+	if (n > 0)
+		endpoint->heard = qmc_clock_now();
 	for (int i = 0; i < n && endpoint->alive; i++) {
 		if (wcs[i].status != IBV_WC_SUCCESS)
 			on_error(endpoint, rail, &wcs[i]);

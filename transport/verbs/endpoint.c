@@ -14,6 +14,7 @@
 #define SPIN_NS    (20 * QMC_NS_PER_US) /* less than going to sleep and waking costs */
 #define GOODBYE_NS (100 * QMC_NS_PER_MS)
 #define REPORT_NS  (50 * QMC_NS_PER_MS)
+#define PROBE_NS   (200 * QMC_NS_PER_MS)
 #define EVENTS_MAX 64
 
 /* ---- the end ---- */
@@ -191,6 +192,28 @@ static void report_idle(struct qmt_verbs_endpoint *endpoint, qmc_time_t now)
 	endpoint->reporting = report(endpoint, QMT_MESSAGE_REPORT);
 }
 
+/*
+ * A write waits for the server's word, and if the server is gone none comes and no
+ * request is there to fail: now and then something is sent to find out.
+ */
+static qmc_time_t probe(struct qmt_verbs_endpoint *endpoint, qmc_time_t now)
+{
+	if (endpoint->writing == 0)
+		return QMC_TIME_NEVER;
+	if (now < endpoint->heard + PROBE_NS)
+		return endpoint->heard + PROBE_NS;
+	for (size_t i = 0; i < QMT_RAILS_MAX && endpoint->alive; i++) {
+		struct qmt_verbs_rail *rail = &endpoint->rails[i];
+
+		if (rail->up && rail->writes > 0 && rail->head == rail->tail)
+			qmt_verbs_probe(endpoint, rail);
+	}
+	if (endpoint->alive)
+		qmt_verbs_flush(endpoint);
+	endpoint->heard = now;
+	return now + PROBE_NS;
+}
+
 static void arm(struct qmt_verbs_endpoint *endpoint)
 {
 	for (size_t i = 0; i < QMT_RAILS_MAX && endpoint->alive; i++) {
@@ -248,6 +271,7 @@ static void sleep_until_event(struct qmt_verbs_endpoint *endpoint, qmc_time_t de
 static void linger(struct qmt_verbs_endpoint *endpoint, qmc_time_t now, qmc_time_t deadline)
 {
 	qmc_time_t until = now + SPIN_NS;
+	qmc_time_t again = probe(endpoint, now);
 
 	while (qmc_clock_now() < until) {
 		if (qmt_verbs_poll(endpoint))
@@ -255,7 +279,7 @@ static void linger(struct qmt_verbs_endpoint *endpoint, qmc_time_t now, qmc_time
 	}
 	arm(endpoint);
 	if (endpoint->alive && !qmt_verbs_poll(endpoint))
-		sleep_until_event(endpoint, deadline);
+		sleep_until_event(endpoint, again < deadline ? again : deadline);
 }
 
 qmla_status_t qmt_verbs_endpoint_wait(struct qmt_endpoint *base, qmc_time_t deadline,

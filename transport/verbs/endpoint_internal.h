@@ -25,7 +25,7 @@
 #define QMT_WRITES_MAX   16 /**< under way on a rail; a server may allow more */
 #define QMT_RECEIVES     (QMT_WRITES_MAX * 2 + 8)
 
-enum qmt_segment_kind { SEGMENT_MESSAGE, SEGMENT_READ, SEGMENT_WRITE };
+enum qmt_segment_kind { SEGMENT_MESSAGE, SEGMENT_READ, SEGMENT_WRITE, SEGMENT_PROBE };
 
 /** One work request on the wire. */
 struct qmt_segment {
@@ -99,7 +99,8 @@ struct qmt_verbs_endpoint {
 	uint64_t reads_done, bytes_done; /**< not reported yet */
 	qmc_time_t reported;
 	bool reporting;
-	size_t writing; /**< writes on the wire */
+	qmc_time_t heard; /**< when something last completed or a probe was sent */
+	size_t writing;   /**< writes on the wire */
 };
 
 static inline struct qmt_verbs_endpoint *qmt_verbs_of(struct qmt_endpoint *endpoint)
@@ -126,6 +127,9 @@ void qmt_verbs_die(struct qmt_verbs_endpoint *endpoint, const char *why);
 /** Sends @p message on @p rail. False: no room now. */
 bool qmt_verbs_tell(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail,
 		    const struct qmt_message *message);
+
+/** Sends nothing at all on @p rail, which the server's device confirms if it is there. */
+void qmt_verbs_probe(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail);
 
 /** Posts what was collected. */
 void qmt_verbs_flush(struct qmt_verbs_endpoint *endpoint);

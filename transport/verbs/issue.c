@@ -79,6 +79,20 @@ bool qmt_verbs_tell(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *
 	return true;
 }
 
+void qmt_verbs_probe(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail)
+{
+	const struct qmt_segment segment = {.kind = SEGMENT_PROBE, .bounce = QMT_NO_BOUNCE};
+	struct ibv_send_wr *wr;
+
+	if (!has_room(rail))
+		return;
+	wr = add(endpoint, rail, &segment, (struct ibv_sge){0});
+	wr->num_sge = 0;
+	/* Servers without windows let nobody write, not even nothing. */
+	wr->opcode = endpoint->answer.write_mode == QMT_WRITE_WINDOW ? IBV_WR_RDMA_WRITE
+								     : IBV_WR_RDMA_READ;
+}
+
 /* ---- local memory ---- */
 
 static const struct qmt_area *find_area(const struct qmt_verbs_endpoint *endpoint,

@@ -10,6 +10,7 @@
 #define TURN_POLLS 8 /* then others have their turn */
 #define POLL_BATCH 16
 #define EVENTS_ACK 64
+#define PART_NS    (20 * QMC_NS_PER_MS) /* a fence waits that long at most */
 
 void qmt_verbs_peer_give_up(struct qmt_verbs_peer *peer, qmla_status_t why, const char *what)
 {
@@ -20,6 +21,21 @@ void qmt_verbs_peer_give_up(struct qmt_verbs_peer *peer, qmla_status_t why, cons
 	if (what)
 		qmc_warn_limited("verbs", "connection %016llx is dropped: %s",
 				 (unsigned long long)qmt_connection_number(peer->connection), what);
+}
+
+/*
+ * A queue pair that is just taken away says nothing to a peer that waits for a message.
+ * Whether it hears or not, its queue pair goes after that moment.
+ */
+void qmt_verbs_peer_part(struct qmt_verbs_peer *peer, qmla_status_t why, const char *what)
+{
+	if (peer->gone || peer->parting)
+		return;
+	peer->parting = qmc_clock_after(PART_NS);
+	peer->why = why;
+	qmc_warn_limited("verbs", "connection %016llx is dropped: %s",
+			 (unsigned long long)qmt_connection_number(peer->connection), what);
+	qmt_verbs_peer_leave(peer);
 }
 
 void qmt_verbs_peer_send(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message)
@@ -70,6 +86,8 @@ static void on_message(struct qmt_verbs_peer_rail *rail, const struct qmt_messag
 	const struct qmt_message heard = {.kind = QMT_MESSAGE_REPORT};
 	struct qmt_verbs_peer *peer = rail->peer;
 
+	if (peer->parting)
+		return;
 	if (message->kind != QMT_MESSAGE_HELLO && !rail->heard) {
 		qmt_verbs_peer_give_up(peer, QMLA_ERR_UNAVAILABLE, "no hello came first");
 		return;
@@ -212,11 +230,11 @@ static void tend_grants(struct qmt_verbs_peer_rail *rail, qmc_time_t now, qmc_ti
 			continue;
 		/* The writer is not asked: its queue pair goes, so that nothing of it can land. */
 		if (qmt_flight_is_fenced(&grant->flight))
-			qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE,
-					       "the ticket of a write under way has ended");
+			qmt_verbs_peer_part(rail->peer, QMLA_ERR_UNAVAILABLE,
+					    "the ticket of a write under way has ended");
 		else if (now >= grant->deadline)
-			qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_DEADLINE,
-					       "it stalls inside a write");
+			qmt_verbs_peer_part(rail->peer, QMLA_ERR_DEADLINE,
+					    "it stalls inside a write");
 		else if (grant->deadline < *next)
 			*next = grant->deadline;
 	}
@@ -230,8 +248,18 @@ static void tend_rail(struct qmt_verbs_peer_rail *rail, qmc_time_t now, bool sil
 	if (reason)
 		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, reason);
 	tend_grants(rail, now, next);
-	if (silent && rail->heard && !rail->pinging && !rail->peer->gone)
+	if (silent && !rail->peer->parting && rail->heard && !rail->pinging && !rail->peer->gone)
 		ping(rail);
+}
+
+/* Everything that was sent has been acknowledged by its device. */
+static bool has_heard(const struct qmt_verbs_peer *peer)
+{
+	for (size_t i = 0; i < QMT_RAILS_MAX; i++) {
+		if (peer->rails[i].used && peer->rails[i].mail.done != peer->rails[i].mail.sent)
+			return false;
+	}
+	return true;
 }
 
 qmc_time_t qmt_verbs_peer_tend(struct qmt_verbs_peer *peer, qmc_time_t now)
@@ -249,6 +277,11 @@ qmc_time_t qmt_verbs_peer_tend(struct qmt_verbs_peer *peer, qmc_time_t now)
 	for (size_t i = 0; i < QMT_RAILS_MAX; i++) {
 		if (peer->rails[i].used)
 			tend_rail(&peer->rails[i], now, silent, &next);
+	}
+	if (peer->parting && !peer->gone) {
+		if (now >= peer->parting || has_heard(peer))
+			qmt_verbs_peer_give_up(peer, peer->why, NULL);
+		return peer->parting;
 	}
 	/* A ping is under way: its end wakes the thread, good or bad. */
 	return silent ? now + patience : next;

@@ -84,7 +84,8 @@ struct qmt_verbs_peer {
 	struct qmt_offer answer;
 	qmc_time_t heard; /**< last sign of life */
 	bool greeted;
-	bool gone; /**< to be ended */
+	bool gone;          /**< to be ended */
+	qmc_time_t parting; /**< when it will be, having been told; 0: not told */
 	qmla_status_t why;
 	atomic_bool cut; /**< by qmt_verbs_peer_cut */
 	LIST_ENTRY(qmt_verbs_peer) link;

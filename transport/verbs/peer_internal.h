@@ -26,6 +26,9 @@ static inline uint32_t qmt_wr_index(uint64_t wr_id)
 /** Marks the peer for its end; the first reason counts, and is logged. */
 void qmt_verbs_peer_give_up(struct qmt_verbs_peer *peer, qmla_status_t why, const char *what);
 
+/** As give up, but the peer is told first, and has a moment to hear it. */
+void qmt_verbs_peer_part(struct qmt_verbs_peer *peer, qmla_status_t why, const char *what);
+
 /** Sends @p message; gives the peer up when it cannot. */
 void qmt_verbs_peer_send(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message);
 
