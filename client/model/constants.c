@@ -223,6 +223,7 @@ static qmla_status_t read_layer(const struct qmw_safetensors *file, uint32_t i,
 		{"content_rotation", c, c, FORM_ORTHOGONAL, &l->content_rotation},
 		{"rope_scale", r / 2, 0, FORM_POSITIVE, &l->rope_scale},
 		{"content_scale", c, 0, FORM_POSITIVE, &l->content_scale},
+		{"cross_feedback", c, r, FORM_ANY, &l->cross_feedback},
 	};
 
 	for (size_t k = 0; k < sizeof(arrays) / sizeof(arrays[0]); k++) {
@@ -237,8 +238,9 @@ static qmla_status_t read_layer(const struct qmw_safetensors *file, uint32_t i,
 static bool is_array_name(const char *name)
 {
 	static const char *const names[] = {
-		"content_mean", "rope_mean",  "content_feedback", "content_weight", "rope_feedback",
-		"rope_weight",  "rope_scale", "content_rotation", "content_scale"};
+		"content_mean",  "rope_mean",   "content_feedback", "content_weight",
+		"rope_feedback", "rope_weight", "rope_scale",       "content_rotation",
+		"content_scale", "cross_feedback"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(name, names[i]) == 0)
@@ -422,6 +424,33 @@ qmla_status_t qmw_constants_open(const char *directory, const struct qmw_config 
 	return status;
 }
 
+enum qmk_format qmw_constants_format(const struct qmw_constants *constants)
+{
+	if (constants->format == QMK_FORMAT_C4R4 && constants->quantiser == QMW_QUANTISER_PAPER)
+		return QMK_FORMAT_PAPER_C4R4;
+	return constants->format ? constants->format : QMK_FORMAT_C4R4;
+}
+
+qmla_status_t qmw_constants_read_format(const char *directory, enum qmk_format *format)
+{
+	struct qmw_constants parsed = {0};
+	char *path = qmw_path_join(directory, JSON_NAME);
+	qmla_status_t status = path ? QMLA_OK : QMLA_ERR_NO_MEMORY;
+	void *text = NULL;
+	size_t length;
+
+	if (!status && qmw_file_exists(path)) {
+		status = qmw_file_read(path, JSON_LIMIT, &text, &length);
+		if (!status)
+			status = qmw_constants_parse(text, length, path, &parsed);
+	}
+	free(text);
+	free(path);
+	if (!status)
+		*format = qmw_constants_format(&parsed);
+	return status;
+}
+
 void qmw_constants_close(struct qmw_constants *constants)
 {
 	for (uint32_t i = 0; constants->layers && i < constants->count; i++) {
@@ -436,6 +465,7 @@ void qmw_constants_close(struct qmw_constants *constants)
 		free(l->content_rotation);
 		free(l->rope_scale);
 		free(l->content_scale);
+		free(l->cross_feedback);
 	}
 	free(constants->layers);
 	*constants = (struct qmw_constants){0};

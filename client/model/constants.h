@@ -10,6 +10,7 @@
  *   layers.{i}.content_weight    [d_c]        positive
  *   layers.{i}.rope_feedback     [d_r, d_r]   unit lower triangular
  *   layers.{i}.rope_weight       [d_r]        positive
+ *   layers.{i}.cross_feedback    [d_c, d_r]
  *   layers.{i}.content_rotation  [d_c, d_c]   orthogonal, with content_rotation "matrix"
  *   layers.{i}.rope_scale        [d_r / 2]    positive
  *   layers.{i}.content_scale     [d_c]        positive, version 2
@@ -44,6 +45,7 @@ struct qmw_layer_constants {
 	float *rope_feedback, *rope_weight;
 	float *content_rotation, *rope_scale;
 	float *content_scale;
+	float *cross_feedback;
 };
 
 struct qmw_constants {
@@ -76,6 +78,13 @@ qmla_status_t qmw_constants_parse(const char *text, size_t length, const char *l
 qmla_status_t qmw_constants_open(const char *directory, const struct qmw_config *config,
 				 const uint8_t weights_digest[QMC_SHA256_BYTES], bool ignore,
 				 struct qmw_constants *constants);
+/** The packed format that the weights were calibrated for, C4R4 when that is not said. Pure. */
+enum qmk_format qmw_constants_format(const struct qmw_constants *constants);
+
+/** The same from quantmla.json of @p directory alone, for who does not open the model. Without the
+ * file C4R4. Errors as parse, QMLA_ERR_IO. */
+qmla_status_t qmw_constants_read_format(const char *directory, enum qmk_format *format);
+
 void qmw_constants_close(struct qmw_constants *constants); /**< accepts a zeroed one */
 
 #endif /* QMW_CONSTANTS_H */

@@ -16,7 +16,8 @@
 static qmla_status_t init_layout(struct qmw_model *self)
 {
 	const struct qmw_config *c = &self->config;
-	enum qmk_format format = self->options.format ? self->options.format : QMK_FORMAT_C4R4;
+	enum qmk_format asked = self->options.format;
+	enum qmk_format format = asked ? asked : qmw_constants_format(&self->constants);
 	qmla_status_t status =
 		qmk_layout_init(format, c->layers, c->content_dim, c->rope_dim, &self->layout);
 
@@ -45,7 +46,8 @@ static qmla_status_t init_kernels(struct qmw_model *self)
 
 		self->attend_constants[i] = (struct qmk_constants){
 			l->content_mean,   l->rope_mean,     l->content_feedback,
-			l->content_weight, l->rope_feedback, l->rope_weight};
+			l->content_weight, l->rope_feedback, l->rope_weight,
+			l->cross_feedback};
 		self->pack_constants[i] = self->attend_constants[i];
 		self->pack_constants[i].content_mean = NULL;
 		self->pack_constants[i].rope_mean = NULL;
@@ -94,6 +96,9 @@ static void init_info(struct qmw_model *self)
 	memcpy(self->info.architecture, c->architecture, sizeof(self->info.architecture));
 	snprintf(self->info.calibration, sizeof(self->info.calibration), "%s",
 		 self->constants.recipe);
+	snprintf(self->info.method, sizeof(self->info.method), "%s", self->constants.method);
+	self->info.quantiser = self->constants.quantiser;
+	self->info.format = self->constants.format;
 }
 
 static qmla_status_t load(struct qmw_model *self, const char *directory)
@@ -103,8 +108,6 @@ static qmla_status_t load(struct qmw_model *self, const char *directory)
 	qmla_status_t status = qmw_config_read(directory, &self->config);
 
 	if (!status)
-		status = init_layout(self);
-	if (!status)
 		status = qmw_checkpoint_open(directory, &checkpoint);
 	if (status)
 		return status;
@@ -113,6 +116,8 @@ static qmla_status_t load(struct qmw_model *self, const char *directory)
 	if (!status)
 		status = qmw_constants_open(directory, &self->config, digest,
 					    self->options.ignore_calibration, &self->constants);
+	if (!status)
+		status = init_layout(self);
 	if (!status)
 		status = qmw_weights_load(checkpoint, &self->config, &self->constants, &self->rope,
 					  &self->weights);

@@ -25,6 +25,7 @@
 
 #include <qmla/status.h>
 
+#include "client/model/constants.h"
 #include "kernels/ops.h"
 
 struct qmw_model;
@@ -39,7 +40,7 @@ enum qmw_cache_kind {
 };
 
 struct qmw_model_options {
-	enum qmk_format format;    /**< of the packed cache; 0: C4R4 */
+	enum qmk_format format; /**< of the packed cache; 0: what quantmla.json says, else C4R4 */
 	enum qmw_cache_kind cache; /**< default packed */
 	bool ignore_calibration;   /**< run without quantmla.json */
 	bool round_bf16;           /**< round activations where a BF16 implementation does */
@@ -59,7 +60,10 @@ struct qmw_model_info {
 	uint64_t parameters;
 	bool calibrated;
 	char architecture[64];
-	char calibration[96]; /**< recipe, or "none" */
+	char calibration[96];         /**< recipe, or "none" */
+	char method[32];              /**< what made the fused weights; empty: they are not fused */
+	enum qmw_quantiser quantiser; /**< that they were learned for */
+	enum qmk_format format;       /**< that they were learned for, 0: not said */
 };
 
 /**

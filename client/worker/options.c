@@ -40,7 +40,9 @@ static void table_make(struct qmw_flags *f, struct qmc_option table[FLAG_COUNT])
 		{"model", 'm', QMC_OPTION_STRING, &f->model, "DIR",
 		 "Hugging Face checkpoint with quantmla.json beside it", 0, 0, false},
 		{"format", 'f', QMC_OPTION_STRING, &f->format, "NAME",
-		 "packed cache: c4r4 (default), c2r4, paper-c4r4", 0, 0, false},
+		 "packed cache: c4r4, c2r4, paper-c4r4; default: what quantmla.json says, else "
+		 "c4r4",
+		 0, 0, false},
 		{"nodes", 'n', QMC_OPTION_LIST, &f->nodes, "LIST",
 		 "cache nodes, host:port[*weight],…; none: no cache", 0, 0, false},
 		{"prefill", 0, QMC_OPTION_STRING, &f->prefill, "ADDR",
@@ -156,7 +158,7 @@ static bool check_tls(const struct qmw_flags *f)
 
 static bool check(const struct qmw_flags *f, struct qmw_worker_config *config)
 {
-	config->format = QMK_FORMAT_C4R4;
+	config->format = (enum qmk_format)0; /* what the model was calibrated for */
 	if (!f->model) {
 		fprintf(stderr, "qmla-worker: --model is missing: name a checkpoint's directory\n");
 		return false;

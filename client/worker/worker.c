@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/model/config.h"
+#include "client/model/constants.h"
 #include "common/log.h"
 
 #define COMPONENT         "worker"
@@ -160,13 +161,16 @@ static qmla_status_t check_pool(const struct qmw_worker_config *config)
 {
 	struct qmw_config model;
 	struct qmk_layout layout;
+	enum qmk_format format = config->format;
 	qmla_status_t status = qmw_config_read(config->model, &model);
 
+	if (status == QMLA_OK && !format)
+		status = qmw_constants_read_format(config->model, &format);
 	if (status != QMLA_OK)
 		return status;
 	/* A geometry that has no pages is named when the model is opened. */
-	if (qmk_layout_init(config->format, model.layers, model.content_dim, model.rope_dim,
-			    &layout) != QMLA_OK)
+	if (qmk_layout_init(format, model.layers, model.content_dim, model.rope_dim, &layout) !=
+	    QMLA_OK)
 		return QMLA_OK;
 	return qmw_pool_check(&(struct qmw_pool_config){.block_bytes = layout.block_bytes,
 							.bytes = config->pool_bytes});

@@ -30,7 +30,7 @@ enum qmw_role { QMW_ROLE_PREFILL, QMW_ROLE_DECODE };
 struct qmw_worker_config {
 	enum qmw_role role;
 	const char *model;         /**< directory of the checkpoint */
-	enum qmk_format format;    /**< of the packed cache */
+	enum qmk_format format;    /**< of the packed cache; 0: the model's choice */
 	const char *nodes;         /**< "host:port[*weight],…"; NULL: no cache */
 	const char *transport;     /**< NULL: auto */
 	const char *prefill;       /**< address of the prefill worker; NULL: none */
