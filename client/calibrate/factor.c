@@ -1,35 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/calibrate/factor.h"
 
+#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* LAPACK's Fortran name, in Debian's OpenBLAS. */
+extern void dpotrf_(const char *uplo, const blasint *n, double *a, const blasint *lda,
+		    blasint *info, size_t uplo_length);
+
 /*
- * Eliminates from the last coordinate to the first: H = U D U^T with U unit upper
- * triangular, and A = U^T. Rows of A are filled as they are found.
+ * H = A^T D A eliminates from the last coordinate to the first. With the order of the
+ * coordinates reversed that is an ordinary Cholesky factorisation, which LAPACK blocks:
+ * H' = L L^T, and A_kj = L'_jk / L'_kk read back in reverse.
  */
-static qmla_status_t eliminate(uint32_t n, double *h, double *feedback, double *weight)
+qmla_status_t qmw_factor_exact(const double *h, uint32_t n, double *feedback, double *weight)
 {
-	for (uint32_t k = n; k-- > 0;) {
-		const double *row = h + (size_t)k * n;
-		double pivot = row[k];
+	size_t square = (size_t)n * n;
+	double *reversed = malloc(square * sizeof(*reversed));
+	blasint size = (blasint)n, info = 0;
 
-		if (!(pivot > 0) || !isfinite(pivot))
-			return QMLA_ERR_INVALID_ARGUMENT;
-		weight[k] = pivot;
-		for (uint32_t i = 0; i < k; i++)
-			feedback[(size_t)k * n + i] = row[i] / pivot;
+	if (!reversed)
+		return QMLA_ERR_NO_MEMORY;
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t j = 0; j <= i; j++)
+			reversed[(size_t)(n - 1 - j) * n + n - 1 - i] = h[(size_t)i * n + j];
+	/* A row-major lower triangle is an upper one by columns. */
+	dpotrf_("U", &size, reversed, &size, &info, 1);
+	memset(feedback, 0, square * sizeof(*feedback));
+	for (uint32_t k = 0; info == 0 && k < n; k++) {
+		double pivot = reversed[(size_t)(n - 1 - k) * n + n - 1 - k];
+
+		weight[k] = pivot * pivot;
+		if (!(weight[k] > 0) || !isfinite(weight[k]))
+			info = 1;
+		for (uint32_t j = 0; j < k; j++)
+			feedback[(size_t)k * n + j] =
+				reversed[(size_t)(n - 1 - j) * n + n - 1 - k] / pivot;
 		feedback[(size_t)k * n + k] = 1;
-		for (uint32_t i = 0; i < k; i++) {
-			double *target = h + (size_t)i * n;
-			double factor = feedback[(size_t)k * n + i];
-
-			for (uint32_t j = 0; j <= i; j++)
-				target[j] -= factor * row[j];
-		}
 	}
-	return QMLA_OK;
+	free(reversed);
+	return info == 0 ? QMLA_OK : QMLA_ERR_INVALID_ARGUMENT;
 }
 
 qmla_status_t qmw_factor(const double *sensitivity, uint32_t n, double damping, double *feedback,
@@ -54,8 +66,7 @@ qmla_status_t qmw_factor(const double *sensitivity, uint32_t n, double damping, 
 				(sensitivity[(size_t)i * n + j] + sensitivity[(size_t)j * n + i]) /
 					(2 * mean) +
 				(i == j ? damping : 0);
-	memset(feedback, 0, count * sizeof(*feedback));
-	status = eliminate(n, h, feedback, weight);
+	status = qmw_factor_exact(h, n, feedback, weight);
 	free(h);
 	for (uint32_t i = 0; status == QMLA_OK && i < n; i++) {
 		low = fmin(low, weight[i]);

@@ -24,4 +24,7 @@
 qmla_status_t qmw_factor(const double *sensitivity, uint32_t n, double damping, double *feedback,
 			 double *weight, double *condition);
 
+/** As qmw_factor, of @p h [n][n] itself: no scaling, no damping. Its lower triangle is read. */
+qmla_status_t qmw_factor_exact(const double *h, uint32_t n, double *feedback, double *weight);
+
 #endif /* QMW_CALIBRATE_FACTOR_H */

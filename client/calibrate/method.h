@@ -49,6 +49,7 @@ struct qmw_layer_figures {
 	double rope_mean_share;
 	double content_sensitivity, rope_sensitivity; /**< tr(H) / dimension */
 	double content_condition, rope_condition;     /**< max D / min D */
+	double rotation_before, rotation_after;       /**< the error model's J (rotation_flow.h) */
 	struct qmw_learn_result content, rope;        /**< paper's method */
 };
 

@@ -5,13 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/calibrate/amplitude.h"
 #include "client/calibrate/factor.h"
+#include "client/calibrate/feedback_model.h"
 #include "client/calibrate/linear.h"
-#include "client/calibrate/pairs.h"
+#include "client/calibrate/pair_flow.h"
+#include "client/calibrate/rotation_flow.h"
 
-/* The power in the scales' closed form (quantisation.md, 5): 0 is SmoothQuant with alpha 1. */
-#define PAIR_POWER 6.0
+/* What is added to the diagonals: few probes leave directions unseen, coarse codes more so. */
+#define CONTENT_DAMPING_4 1e-3
+#define CONTENT_DAMPING_2 1e-2
 
 static double trace(const double *matrix, uint32_t n)
 {
@@ -31,112 +33,260 @@ static double mean_share(const double *mean, const double *moment, uint32_t n)
 	return energy > 0 ? squares / energy : 0;
 }
 
-/* Rounding matrices of one path; a sensitivity of zero leaves plain rounding. */
-static qmla_status_t factor(const double *h, uint32_t n, double **feedback, double **weight,
-			    double *condition)
+/* Second moments less the mean's; a share of the mean variance keeps it positive definite. */
+static void covariance(const double *mean, const double *moment, uint32_t n, double *out)
 {
-	qmla_status_t status;
+	double floor_of;
 
-	if (!(trace(h, n) > 0))
-		return QMLA_OK;
-	*feedback = malloc((size_t)n * n * sizeof(double));
-	*weight = malloc(n * sizeof(double));
-	if (!*feedback || !*weight)
-		return QMLA_ERR_NO_MEMORY;
-	status = qmw_factor(h, n, QMW_FACTOR_DAMPING, *feedback, *weight, condition);
-	return status;
-}
-
-static qmla_status_t solve_content(const struct qmw_sensitivity *s, struct qmw_transform *t,
-				   struct qmw_layer_figures *figures)
-{
-	uint32_t n = s->content_dim;
-	size_t square = (size_t)n * n;
-	double *work = malloc(2 * square * sizeof(*work));
-	qmla_status_t status = QMLA_ERR_NO_MEMORY;
-
-	t->rotation = malloc(square * sizeof(double));
-	t->content_mean = calloc(n, sizeof(double));
-	if (!work || !t->rotation || !t->content_mean)
-		goto out;
-	qmw_spreading_rotation(n, t->rotation);
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t j = 0; j < n; j++)
-			t->content_mean[j] += s->content_mean[i] * t->rotation[(size_t)i * n + j];
-	/* An error e of z is an error e R^T of u: H in cache coordinates is R^T H R. */
-	qmw_square_product(n, true, t->rotation, false, s->content, work);
-	qmw_square_product(n, false, work, false, t->rotation, work + square);
-	status = factor(work + square, n, &t->content_feedback, &t->content_weight,
-			&figures->content_condition);
-out:
-	free(work);
-	return status;
+			out[(size_t)i * n + j] = moment[(size_t)i * n + j] - mean[i] * mean[j];
+	floor_of = 1e-9 * fmax(trace(out, n), 0) / n;
+	for (uint32_t i = 0; i < n; i++)
+		out[(size_t)i * n + i] = fmax(out[(size_t)i * n + i], 0) + floor_of;
 }
 
-/* s_j = (h_j a_j^2)^(1 / (p + 2)) / a_j, with a geometric mean of one. */
-static void pair_scales(const struct qmw_sensitivity *s, const struct qmw_rope *rope,
-			const double *amplitude, double *scale)
+static double condition(const double *weight, uint32_t n)
 {
-	uint32_t half = rope->dim / 2, n = rope->dim, a, b;
-	double floor_h = 1e-6 * trace(s->rope, n) / n, floor_a = 0, mean = 0;
+	double low = HUGE_VAL, high = 0;
 
-	for (uint32_t j = 0; j < half; j++)
-		floor_a = fmax(floor_a, 1e-6 * amplitude[j]);
-	if (!(floor_a > 0) || !(floor_h > 0)) {
-		for (uint32_t j = 0; j < half; j++)
-			scale[j] = 1;
-		return;
+	for (uint32_t i = 0; i < n; i++) {
+		low = fmin(low, weight[i]);
+		high = fmax(high, weight[i]);
 	}
-	for (uint32_t j = 0; j < half; j++) {
-		double h, size = fmax(amplitude[j], floor_a);
+	return high / low;
+}
+
+/* ---- content ---- */
+
+struct content {
+	const struct qmw_sensitivity *sensitivity;
+	uint32_t n, bits;
+	double *h, *sigma, *turned, *work; /* [d_c][d_c] */
+	struct qmw_feedback_model model;
+	bool (*go_on)(void *user);
+	void *user;
+};
+
+static bool flow_progress(void *user, uint32_t done, uint32_t of)
+{
+	const struct content *content = user;
+
+	(void)done;
+	(void)of;
+	return !content->go_on || content->go_on(content->user);
+}
+
+static qmla_status_t content_alloc(struct content *c, struct qmw_transform *t)
+{
+	size_t square = (size_t)c->n * c->n;
+	qmla_status_t status = qmw_feedback_model_init(&c->model, c->n);
+
+	if (status != QMLA_OK)
+		return status;
+	c->h = malloc(4 * square * sizeof(double));
+	t->rotation = malloc(square * sizeof(double));
+	t->content_feedback = malloc(square * sizeof(double));
+	t->content_scale = malloc(c->n * sizeof(double));
+	t->content_weight = malloc(c->n * sizeof(double));
+	if (!c->h || !t->rotation || !t->content_feedback || !t->content_scale ||
+	    !t->content_weight)
+		return QMLA_ERR_NO_MEMORY;
+	c->sigma = c->h + square;
+	c->turned = c->sigma + square;
+	c->work = c->turned + square;
+	return QMLA_OK;
+}
+
+/* out = R^T matrix R */
+static void turn(struct content *c, const double *rotation, const double *matrix, double *out)
+{
+	qmw_square_product(c->n, true, rotation, false, matrix, c->work);
+	qmw_square_product(c->n, false, c->work, false, rotation, out);
+}
+
+/*
+ * Every coordinate's scale makes its target as wide as all others': S_i = 1 / tau_i with a
+ * geometric mean of one. In the scaled coordinates A is S A S^-1 and D is D / S^2.
+ */
+static void take_factors(struct content *c, double noise, struct qmw_transform *t)
+{
+	uint32_t n = c->n;
+	double *tau2 = c->work, *variance = c->work + n, mean = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		variance[i] = c->turned[(size_t)i * n + i];
+	qmw_feedback_scaled(&c->model, noise, variance, tau2);
+	for (uint32_t i = 0; i < n; i++)
+		mean += log(tau2[i]) / n;
+	for (uint32_t i = 0; i < n; i++)
+		t->content_scale[i] = exp((mean - log(tau2[i])) / 2);
+	for (uint32_t i = 0; i < n; i++) {
+		const double *s = t->content_scale;
+
+		for (uint32_t j = 0; j < n; j++)
+			t->content_feedback[(size_t)i * n + j] =
+				c->model.a[(size_t)i * n + j] * (s[i] / s[j]);
+		t->content_weight[i] = c->model.d[i] / (s[i] * s[i]);
+	}
+}
+
+static qmla_status_t solve_rotation(struct content *c, struct qmw_transform *t,
+				    struct qmw_layer_figures *figures)
+{
+	struct qmw_rotation_flow flow = qmw_rotation_flow_defaults(c->bits);
+	qmla_status_t status;
+
+	flow.progress = flow_progress;
+	flow.user = c;
+	qmw_spreading_rotation(c->n, t->rotation);
+	status = qmw_rotation_flow_run(&flow, c->n, c->h, c->sigma, t->rotation,
+				       &figures->rotation_before, &figures->rotation_after);
+	if (status != QMLA_OK)
+		return status;
+	turn(c, t->rotation, c->h, c->turned);
+	status = qmw_feedback_model_set(&c->model, c->turned);
+	if (status != QMLA_OK)
+		return status;
+	turn(c, t->rotation, c->sigma, c->turned);
+	take_factors(c, flow.noise, t);
+	figures->content_condition = condition(t->content_weight, c->n);
+	return QMLA_OK;
+}
+
+/* mean R S */
+static qmla_status_t content_mean(const struct qmw_sensitivity *s, struct qmw_transform *t)
+{
+	uint32_t n = s->content_dim;
+
+	t->content_mean = calloc(n, sizeof(double));
+	if (!t->content_mean)
+		return QMLA_ERR_NO_MEMORY;
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t j = 0; j < n; j++)
+			t->content_mean[j] +=
+				s->content_mean[i] *
+				(t->rotation ? t->rotation[(size_t)i * n + j] : i == j) *
+				(t->content_scale ? t->content_scale[j] : 1);
+	return QMLA_OK;
+}
+
+static qmla_status_t solve_content(struct content *c, struct qmw_transform *t,
+				   struct qmw_layer_figures *figures)
+{
+	const struct qmw_sensitivity *s = c->sensitivity;
+	double damping = c->bits == 2 ? CONTENT_DAMPING_2 : CONTENT_DAMPING_4, mean;
+	qmla_status_t status;
+
+	if (!(trace(s->content, c->n) > 0))
+		return content_mean(s, t);
+	status = content_alloc(c, t);
+	if (status != QMLA_OK)
+		return status;
+	covariance(s->content_mean, s->content_moment, c->n, c->sigma);
+	mean = trace(s->content, c->n) / c->n;
+	for (uint32_t i = 0; i < c->n; i++)
+		for (uint32_t j = 0; j < c->n; j++)
+			c->h[(size_t)i * c->n + j] =
+				s->content[(size_t)i * c->n + j] / mean + (i == j ? damping : 0);
+	status = solve_rotation(c, t, figures);
+	return status == QMLA_OK ? content_mean(s, t) : status;
+}
+
+/* ---- RoPE ---- */
+
+/* The mean key through the pairs' transform. */
+static void rope_mean(const struct qmw_sensitivity *s, const struct qmw_rope *rope,
+		      struct qmw_transform *t)
+{
+	uint32_t a, b;
+
+	for (uint32_t j = 0; j < rope->dim / 2; j++) {
+		double c = cos(t->rope_angle[j]), sine = sin(t->rope_angle[j]);
 
 		qmw_rope_pair(rope, j, &a, &b);
-		h = fmax((s->rope[(size_t)a * n + a] + s->rope[(size_t)b * n + b]) / 2, floor_h);
-		scale[j] = log(h * size * size) / (PAIR_POWER + 2) - log(size);
-		mean += scale[j] / half;
+		t->rope_mean[a] = t->rope_scale[j] * (c * s->rope_mean[a] - sine * s->rope_mean[b]);
+		t->rope_mean[b] = t->rope_scale[j] * (sine * s->rope_mean[a] + c * s->rope_mean[b]);
 	}
-	for (uint32_t j = 0; j < half; j++)
-		scale[j] = exp(scale[j] - mean);
+}
+
+static qmla_status_t rope_alloc(uint32_t n, struct qmw_transform *t)
+{
+	t->rope_angle = calloc(n / 2, sizeof(double));
+	t->rope_scale = malloc(n / 2 * sizeof(double));
+	t->rope_mean = malloc(n * sizeof(double));
+	if (!t->rope_angle || !t->rope_scale || !t->rope_mean)
+		return QMLA_ERR_NO_MEMORY;
+	for (uint32_t j = 0; j < n / 2; j++)
+		t->rope_scale[j] = 1;
+	return QMLA_OK;
+}
+
+/* @matrices: [2][d_r][d_r], the sensitivity that counts and scratch. */
+static qmla_status_t solve_pairs(const struct qmw_sensitivity *s, const struct qmw_rope *rope,
+				 double *matrices, struct qmw_transform *t,
+				 struct qmw_layer_figures *figures)
+{
+	struct qmw_pair_flow flow = qmw_pair_flow_defaults();
+	uint32_t n = rope->dim;
+	double *sigma = matrices, *turned = matrices + (size_t)n * n;
+	qmla_status_t status;
+
+	covariance(s->rope_mean, s->rope_moment, n, sigma);
+	if (!(trace(sigma, n) > 0))
+		return QMLA_OK;
+	status = qmw_pair_flow_run(&flow, rope, s->rope, sigma, t->rope_angle, t->rope_scale);
+	if (status != QMLA_OK)
+		return status;
+	t->rope_feedback = malloc((size_t)n * n * sizeof(double));
+	t->rope_weight = malloc(n * sizeof(double));
+	if (!t->rope_feedback || !t->rope_weight)
+		return QMLA_ERR_NO_MEMORY;
+	qmw_pair_flow_sensitivity(rope, t->rope_angle, t->rope_scale, s->rope, turned);
+	return qmw_factor(turned, n, flow.damping, t->rope_feedback, t->rope_weight,
+			  &figures->rope_condition);
 }
 
 static qmla_status_t solve_rope(const struct qmw_sensitivity *s, const struct qmw_rope *rope,
-				const double *amplitude, struct qmw_transform *t,
-				struct qmw_layer_figures *figures)
+				struct qmw_transform *t, struct qmw_layer_figures *figures)
 {
-	uint32_t n = s->rope_dim, a, b;
-	double *h = malloc((size_t)n * n * sizeof(*h)), *inverse = malloc(n * sizeof(*inverse));
-	qmla_status_t status = QMLA_ERR_NO_MEMORY;
+	uint32_t n = s->rope_dim;
+	qmla_status_t status = rope_alloc(n, t);
+	double *matrices;
 
-	t->rope_scale = malloc(n / 2 * sizeof(double));
-	t->rope_mean = malloc(n * sizeof(double));
-	if (!h || !inverse || !t->rope_scale || !t->rope_mean)
-		goto out;
-	pair_scales(s, rope, amplitude, t->rope_scale);
-	for (uint32_t j = 0; j < n / 2; j++) {
-		qmw_rope_pair(rope, j, &a, &b);
-		inverse[a] = inverse[b] = 1 / t->rope_scale[j];
+	if (status != QMLA_OK)
+		return status;
+	if (trace(s->rope, n) > 0) {
+		matrices = malloc(2 * (size_t)n * n * sizeof(*matrices));
+		if (!matrices)
+			return QMLA_ERR_NO_MEMORY;
+		status = solve_pairs(s, rope, matrices, t, figures);
+		free(matrices);
 	}
-	for (uint32_t i = 0; i < n; i++) {
-		t->rope_mean[i] = s->rope_mean[i] / inverse[i];
-		for (uint32_t j = 0; j < n; j++)
-			h[(size_t)i * n + j] = s->rope[(size_t)i * n + j] * inverse[i] * inverse[j];
-	}
-	status = factor(h, n, &t->rope_feedback, &t->rope_weight, &figures->rope_condition);
-out:
-	free(inverse);
-	free(h);
+	if (status == QMLA_OK)
+		rope_mean(s, rope, t);
 	return status;
 }
 
+/* ---- both ---- */
+
 qmla_status_t qmw_recipe_solve(const struct qmw_sensitivity *sensitivity,
-			       const struct qmw_rope *rope, const double *amplitude,
+			       const struct qmw_rope *rope, uint32_t content_bits,
+			       bool (*go_on)(void *user), void *user,
 			       struct qmw_transform *transform, struct qmw_layer_figures *figures)
 {
 	const struct qmw_sensitivity *s = sensitivity;
-	qmla_status_t status = solve_content(s, transform, figures);
+	struct content content = {.sensitivity = s,
+				  .n = s->content_dim,
+				  .bits = content_bits,
+				  .go_on = go_on,
+				  .user = user};
+	qmla_status_t status = solve_content(&content, transform, figures);
 
+	qmw_feedback_model_fini(&content.model);
+	free(content.h);
 	if (status == QMLA_OK)
-		status = solve_rope(s, rope, amplitude, transform, figures);
+		status = solve_rope(s, rope, transform, figures);
 	figures->content_mean_share =
 		mean_share(s->content_mean, s->content_moment, s->content_dim);
 	figures->rope_mean_share = mean_share(s->rope_mean, s->rope_moment, s->rope_dim);
@@ -149,18 +299,12 @@ qmla_status_t qmw_recipe_learn(const struct qmw_samples *samples,
 			       const struct qmw_method_options *options,
 			       struct qmw_transform *transform, struct qmw_layer_figures *figures)
 {
-	double *amplitude = malloc(samples->config->rope_dim / 2 * sizeof(*amplitude));
 	struct qmw_sensitivity sensitivity = {0};
-	qmla_status_t status = QMLA_ERR_NO_MEMORY;
+	qmla_status_t status = qmw_sensitivity_measure(samples, options->probes, &sensitivity);
 
-	if (amplitude)
-		status = qmw_sensitivity_measure(samples, options->probes, &sensitivity);
 	if (status == QMLA_OK)
-		status = qmw_amplitude_measure(samples, sensitivity.rope_mean, NULL, amplitude);
-	if (status == QMLA_OK)
-		status = qmw_recipe_solve(&sensitivity, samples->rope, amplitude, transform,
-					  figures);
+		status = qmw_recipe_solve(&sensitivity, samples->rope, options->content_bits,
+					  samples->go_on, samples->user, transform, figures);
 	qmw_sensitivity_free(&sensitivity);
-	free(amplitude);
 	return status;
 }

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * The default method, in closed form from the paper's own error model: means, a rotation,
- * per-pair RoPE scales and the rounding matrices of both paths (docs/calibration.md).
+ * The default method, from the paper's own error model and without training on the loss:
+ * means, a content rotation with scales and RoPE pair transforms that suit feedback rounding,
+ * and the rounding matrices of both paths (docs/calibration.md has the formulas).
  */
 #ifndef QMW_CALIBRATE_RECIPE_H
 #define QMW_CALIBRATE_RECIPE_H
+
+#include <stdbool.h>
 
 #include <qmla/status.h>
 
 #include "client/calibrate/method.h"
 #include "client/calibrate/sensitivity.h"
 
-#define QMW_RECIPE_TEXT "means, Hadamard, feedback rounding, RoPE pair scales"
+#define QMW_RECIPE_TEXT "means, rotation, scales and RoPE pairs for feedback rounding"
 
 /** Measures the sensitivities and fills all of @p transform. */
 qmla_status_t qmw_recipe_learn(const struct qmw_samples *samples,
@@ -20,11 +23,13 @@ qmla_status_t qmw_recipe_learn(const struct qmw_samples *samples,
 			       struct qmw_transform *transform, struct qmw_layer_figures *figures);
 
 /**
- * The same from what was measured: @p amplitude [d_r / 2] of the centred key's pairs. A
- * sensitivity of zero (a path that the output does not read) gives plain rounding.
+ * The same from what was measured, for a cache of @p content_bits. A path that the output
+ * does not depend on, or whose rows never change, gets its mean and nothing else. @p go_on
+ * may be NULL; false gives QMLA_ERR_CANCELLED.
  */
 qmla_status_t qmw_recipe_solve(const struct qmw_sensitivity *sensitivity,
-			       const struct qmw_rope *rope, const double *amplitude,
+			       const struct qmw_rope *rope, uint32_t content_bits,
+			       bool (*go_on)(void *user), void *user,
 			       struct qmw_transform *transform, struct qmw_layer_figures *figures);
 
 #endif /* QMW_CALIBRATE_RECIPE_H */

@@ -16,8 +16,8 @@
 
 /* One worker's sums over a sequence, in double. */
 struct slot {
-	double *mean_u, *mean_k, *moment_u, *moment_k, *h_u, *h_k;
-	double *all; /* the six, one behind the other */
+	double *mean_u, *mean_k, *moment_u, *moment_k, *h_u, *h_k, *h_x;
+	double *all; /* the seven, one behind the other */
 	float *product;
 };
 
@@ -31,7 +31,7 @@ struct pass {
 
 static size_t slot_count(size_t d_c, size_t d_r)
 {
-	return d_c + d_r + 2 * d_c * d_c + 2 * d_r * d_r;
+	return d_c + d_r + 2 * d_c * d_c + 2 * d_r * d_r + d_c * d_r;
 }
 
 static void slot_place(double *all, size_t d_c, size_t d_r, struct slot *slot)
@@ -43,6 +43,7 @@ static void slot_place(double *all, size_t d_c, size_t d_r, struct slot *slot)
 	slot->moment_k = slot->moment_u + d_c * d_c;
 	slot->h_u = slot->moment_k + d_r * d_r;
 	slot->h_k = slot->h_u + d_c * d_c;
+	slot->h_x = slot->h_k + d_r * d_r;
 }
 
 /* sum += rows^T rows */
@@ -58,6 +59,21 @@ static void add_gram(const float *rows, size_t n, uint32_t dim, float *product, 
 		for (uint32_t i = 0; i < dim; i++)
 			for (uint32_t j = 0; j <= i; j++)
 				sum[(size_t)i * dim + j] += product[(size_t)i * dim + j];
+	}
+}
+
+/* sum += a^T b */
+static void add_product(const float *a, uint32_t a_dim, const float *b, uint32_t b_dim, size_t n,
+			float *product, double *sum)
+{
+	for (size_t first = 0; first < n; first += CHUNK) {
+		size_t now = n - first < CHUNK ? n - first : CHUNK;
+
+		cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)a_dim, (blasint)b_dim,
+			    (blasint)now, 1, a + first * a_dim, (blasint)a_dim, b + first * b_dim,
+			    (blasint)b_dim, 0, product, (blasint)b_dim);
+		for (size_t i = 0; i < (size_t)a_dim * b_dim; i++)
+			sum[i] += product[i];
 	}
 }
 
@@ -90,6 +106,8 @@ static qmla_status_t add_probes(const struct pass *pass, const struct qmw_sample
 	if (status == QMLA_OK) {
 		add_gram(u, pass->probes * n, config->content_dim, slot->product, slot->h_u);
 		add_gram(k, pass->probes * n, config->rope_dim, slot->product, slot->h_k);
+		add_product(u, config->content_dim, k, config->rope_dim, pass->probes * n,
+			    slot->product, slot->h_x);
 	}
 	free(k);
 	free(u);
@@ -163,7 +181,8 @@ static qmla_status_t finish(struct pass *pass, struct qmw_sensitivity *out)
 					.content_moment = sum.moment_u,
 					.rope_moment = sum.moment_k,
 					.content = sum.h_u,
-					.rope = sum.h_k};
+					.rope = sum.h_k,
+					.cross = sum.h_x};
 	return QMLA_OK;
 }
 

@@ -22,6 +22,7 @@ struct qmw_sensitivity {
 	double *content_mean, *rope_mean;     /**< E u [d_c], E k [d_r] */
 	double *content_moment, *rope_moment; /**< E u u^T, E k k^T (the mean is in) */
 	double *content, *rope;               /**< H_C [d_c][d_c], H_R [d_r][d_r] */
+	double *cross;                        /**< E g_u g_k^T of the same probes [d_c][d_r] */
 };
 
 /**
