@@ -198,6 +198,23 @@ static void draw_line(const struct canvas *c, const struct qmw_plot_series *seri
 		series->dashed ? ";stroke-dasharray:5 4" : "", series->faint ? ";opacity:.45" : "");
 }
 
+static void draw_caption(const struct canvas *c, enum qmw_plot_side side, const char *text,
+			 double x, double y)
+{
+	struct qmw_svg_text style = {.x = x + 8, .y = y + 4, .size = TEXT - 1, .colour = "#555555"};
+
+	if (side == QMW_PLOT_LEFT) {
+		style.x = x - 8;
+		style.anchor = QMW_SVG_END;
+	}
+	if (side == QMW_PLOT_BELOW) {
+		style.x = x;
+		style.y = y + 17;
+		style.anchor = QMW_SVG_MIDDLE;
+	}
+	qmw_svg_text(c->out, &style, text);
+}
+
 static void draw_marks(const struct canvas *c, const struct qmw_plot_series *series)
 {
 	for (size_t i = 0; i < series->count; i++) {
@@ -209,12 +226,7 @@ static void draw_marks(const struct canvas *c, const struct qmw_plot_series *ser
 		y = qmw_scale_pixel(&c->y, series->y[i]);
 		qmw_svg_mark(c->out, series, x, y);
 		if (series->caption)
-			qmw_svg_text(c->out,
-				     &(struct qmw_svg_text){.x = x + 8,
-							    .y = y + 4,
-							    .size = TEXT - 1,
-							    .colour = "#555555"},
-				     series->caption[i]);
+			draw_caption(c, series->side, series->caption[i], x, y);
 	}
 }
 

@@ -33,11 +33,14 @@ enum qmw_plot_mark {
 	QMW_PLOT_TRIANGLE
 };
 
+enum qmw_plot_side { QMW_PLOT_RIGHT, QMW_PLOT_LEFT, QMW_PLOT_BELOW };
+
 /** Points that are not finite, or not positive on a logarithmic axis, are left out. */
 struct qmw_plot_series {
 	const char *name;           /**< in the legend; NULL: not there */
 	const double *x, *y;        /**< [count], borrowed */
 	const char *const *caption; /**< [count], beside the marks; NULL: none */
+	enum qmw_plot_side side;    /**< of the captions */
 	size_t count;
 	enum qmw_plot_colour colour;
 	enum qmw_plot_mark mark;

@@ -6,6 +6,7 @@
 
 #include "client/cli/cache_commands.h"
 #include "client/cli/cmd_calibrate.h"
+#include "client/cli/cmd_analyze.h"
 #include "client/cli/cmd_eval.h"
 #include "client/cli/cmd_generate.h"
 #include "client/cli/cmd_health.h"
@@ -31,6 +32,7 @@ static const struct command {
 	{"model", qmw_cmd_model, "inspect a checkpoint: identity, layout, cache size"},
 	{"calibrate", qmw_cmd_calibrate, "learn and fuse the cache's transforms into a checkpoint"},
 	{"eval", qmw_cmd_eval, "how good a cache is, on texts and recall prompts"},
+	{"analyze", qmw_cmd_analyze, "why RoPE keys and latents bear quantisation differently"},
 	{"bench", qmw_cmd_bench, "measure this machine, with the limit beside each figure"},
 	{"version", qmw_cmd_version, "version, and what this build can do"},
 };
