@@ -50,6 +50,12 @@ struct qmk_constants {
 	const float *content_weight;   /**< D, [d_c] */
 	const float *rope_feedback;    /**< [d_r][d_r] */
 	const float *rope_weight;      /**< [d_r] */
+	/**
+	 * X, row-major [d_c][d_r]: content takes back what the RoPE codes did to the output.
+	 * target_i = z_i + sum_j X_ij (k_j - khat_j) + sum_{j<i} A_ij (z_j - zhat_j), the RoPE key
+	 * being rounded first. Writers only.
+	 */
+	const float *cross_feedback;
 };
 
 /** The pool that holds blocks: block s starts at base + s * stride. */

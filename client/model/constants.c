@@ -238,8 +238,8 @@ static qmla_status_t read_layer(const struct qmw_safetensors *file, uint32_t i,
 static bool is_array_name(const char *name)
 {
 	static const char *const names[] = {
-		"content_mean",  "rope_mean",   "content_feedback", "content_weight",
-		"rope_feedback", "rope_weight", "rope_scale",       "content_rotation",
+		"content_mean",  "rope_mean",     "content_feedback", "content_weight",
+		"rope_feedback", "rope_weight",   "rope_scale",       "content_rotation",
 		"content_scale", "cross_feedback"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)

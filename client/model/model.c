@@ -45,9 +45,8 @@ static qmla_status_t init_kernels(struct qmw_model *self)
 		const struct qmw_layer_constants *l = &self->constants.layers[i];
 
 		self->attend_constants[i] = (struct qmk_constants){
-			l->content_mean,   l->rope_mean,     l->content_feedback,
-			l->content_weight, l->rope_feedback, l->rope_weight,
-			l->cross_feedback};
+			l->content_mean,  l->rope_mean,   l->content_feedback, l->content_weight,
+			l->rope_feedback, l->rope_weight, l->cross_feedback};
 		self->pack_constants[i] = self->attend_constants[i];
 		self->pack_constants[i].content_mean = NULL;
 		self->pack_constants[i].rope_mean = NULL;
