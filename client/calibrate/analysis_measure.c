@@ -1,348 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/calibrate/analysis_measure.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/calibrate/analysis_error.h"
+#include "client/calibrate/analysis_tasks.h"
 
-#define PROBE_BATCH 4u /* cotangents that share one softmax */
-#define BITS        2  /* of the unscaled quantiser: 4, then 2 */
-
-const double qmw_analysis_levels[QMW_ANALYSIS_LEVELS] = {1e-3, 3e-3, 1e-2, 3e-2, 1e-1};
-
-/* One sequence in one sub-layer while it is measured. */
-struct passage {
-	struct qmw_measure_setup *setup;
-	const struct qmw_rope *rope;
-	const float *gamma;
-	struct qmw_passage *handle;
-	uint32_t n, hidden, dim[QMW_PATHS];
-	uint64_t stream;
-	float *store;
-	float *exact;                        /* Y */
-	float *cache[QMW_PATHS];             /* c, and k after its rotation */
-	float *error[QMW_PATHS][QMW_SHAPES]; /* matched */
-	float *raw[QMW_PATHS][BITS];         /* the quantiser's own */
-	double *diagonal[QMW_PROBE_GROUPS];  /* sum of g^2 [n][d_c], then [n][d_r] */
-	struct qmw_layer_sums *sums;
-	_Atomic qmla_status_t status;
-};
-
-/* A piece of the measurement that a thread takes. */
-struct task {
-	void (*run)(struct passage *p, uint32_t a, uint32_t b);
-	uint32_t a, b;
-	uint32_t units;
-};
-
-struct tasks {
-	struct passage *passage;
-	struct task list[64];
-	uint32_t count;
-};
-
-static size_t row_count(const struct passage *p, enum qmw_path path)
-{
-	return (size_t)p->n * p->dim[path];
-}
-
-static struct qmw_cache_rows cache_rows(const struct passage *p, enum qmw_path path)
+static struct qmw_cache_rows cache_rows(const struct qmw_measured *p, enum qmw_path path)
 {
 	return (struct qmw_cache_rows){
 		.path = path, .n = p->n, .dim = p->dim[path], .values = p->cache[path]};
 }
 
-static void fail(struct passage *p, qmla_status_t status)
-{
-	qmla_status_t none = QMLA_OK;
-
-	/* Relaxed: read after the team has joined, which orders it. */
-	if (status != QMLA_OK)
-		atomic_compare_exchange_strong_explicit(&p->status, &none, status,
-							memory_order_relaxed, memory_order_relaxed);
-}
-
-/* An error in cache coordinates as a change of content or key rows: e / Gamma, or turned back. */
-static void to_rows(const struct passage *p, enum qmw_path path, const float *error, double factor,
-		    float *rows)
-{
-	size_t d_c = p->dim[QMW_PATH_CONTENT];
-
-	for (size_t i = 0; i < row_count(p, path); i++)
-		rows[i] = (float)(factor * (double)error[i]);
-	if (path == QMW_PATH_ROPE) {
-		qmw_passage_rotate(p->handle, true, rows);
-		return;
-	}
-	/* A coordinate that Gamma switches off is always zero in the cache. */
-	for (size_t i = 0; i < row_count(p, path); i++)
-		rows[i] = p->gamma[i % d_c] != 0 ? rows[i] / p->gamma[i % d_c] : 0;
-}
-
-static void moved_rows(const struct passage *p, enum qmw_path path, const float *error,
-		       double factor, float *rows)
-{
-	const float *own = path == QMW_PATH_CONTENT ? qmw_passage_content(p->handle)
-						    : qmw_passage_key(p->handle);
-
-	to_rows(p, path, error, factor, rows);
-	for (size_t i = 0; i < row_count(p, path); i++)
-		rows[i] += own[i];
-}
-
-static double output_change(const struct passage *p, const float *output)
-{
-	double sum = 0;
-
-	for (size_t i = 0; i < (size_t)p->n * p->hidden; i++) {
-		double d = (double)output[i] - (double)p->exact[i];
-
-		sum += d * d;
-	}
-	return sum;
-}
-
-enum way { BOTH_WAYS, MATCHING, AGGREGATION };
-
-/* ||Y(x + factor e) - Y||^2, a content error by one of its ways only if asked. */
-static void change_by(struct passage *p, enum qmw_path path, const float *error, double factor,
-		      enum way way, double *change)
-{
-	float *rows = malloc(row_count(p, path) * sizeof(*rows));
-	float *output = malloc((size_t)p->n * p->hidden * sizeof(*output));
-	struct qmw_rows moved = {0};
-	qmla_status_t status = QMLA_ERR_NO_MEMORY;
-
-	if (rows && output) {
-		moved_rows(p, path, error, factor, rows);
-		if (path == QMW_PATH_ROPE)
-			moved.key = rows;
-		else if (way != AGGREGATION)
-			moved.content = rows;
-		if (way == AGGREGATION)
-			moved.value_content = rows;
-		if (way == MATCHING)
-			moved.value_content = qmw_passage_content(p->handle);
-		status = qmw_passage_output(p->handle, &moved, output);
-	}
-	if (status == QMLA_OK)
-		*change += output_change(p, output);
-	fail(p, status);
-	free(rows);
-	free(output);
-}
-
-static void run_change(struct passage *p, uint32_t path, uint32_t shape)
-{
-	change_by(p, path, p->error[path][shape], 1, BOTH_WAYS,
-		  &p->sums->path[path].shape[shape].change);
-}
-
-static void run_raw(struct passage *p, uint32_t path, uint32_t bits)
-{
-	change_by(p, path, p->raw[path][bits], 1, BOTH_WAYS, &p->sums->path[path].raw_change[bits]);
-}
-
-static void run_curve(struct passage *p, uint32_t path, uint32_t level)
-{
-	change_by(p, path, p->error[path][QMW_SHAPE_QUANTISER],
-		  sqrt(qmw_analysis_levels[level] / p->setup->job->nmse), BOTH_WAYS,
-		  &p->sums->path[path].curve[level]);
-}
-
-static void run_way(struct passage *p, uint32_t path, uint32_t way)
-{
-	change_by(p, path, p->error[path][QMW_SHAPE_QUANTISER], 1, (enum way)way,
-		  way == MATCHING ? &p->sums->matching : &p->sums->aggregation);
-}
-
-static void run_linear(struct passage *p, uint32_t path, uint32_t shape)
-{
-	float *rows = malloc(row_count(p, path) * sizeof(*rows));
-	float *output = malloc((size_t)p->n * p->hidden * sizeof(*output));
-	qmla_status_t status = QMLA_ERR_NO_MEMORY;
-
-	if (rows && output) {
-		to_rows(p, path, p->error[path][shape], 1, rows);
-		status = qmw_passage_jvp(p->handle, NULL, path == QMW_PATH_CONTENT ? rows : NULL,
-					 path == QMW_PATH_ROPE ? rows : NULL, output);
-	}
-	if (status == QMLA_OK)
-		p->sums->path[path].shape[shape].linear +=
-			qmw_sum_of_squares(output, (size_t)p->n * p->hidden);
-	fail(p, status);
-	free(rows);
-	free(output);
-}
-
-/* Gradients to cache coordinates, squared, added: g_c = g_u / Gamma, g_K = R g_k / a^2. */
-static void add_squares(const struct passage *p, float *content, float *key, double *diagonal)
-{
-	size_t d_c = p->dim[QMW_PATH_CONTENT], rows = row_count(p, QMW_PATH_CONTENT);
-	double amplitude = (double)p->rope->amplitude * (double)p->rope->amplitude;
-
-	for (size_t i = 0; i < rows; i++) {
-		double g =
-			p->gamma[i % d_c] != 0 ? (double)content[i] / (double)p->gamma[i % d_c] : 0;
-
-		diagonal[i] += g * g;
-	}
-	qmw_passage_rotate(p->handle, false, key);
-	for (size_t i = 0; i < row_count(p, QMW_PATH_ROPE); i++)
-		diagonal[rows + i] += (double)key[i] * (double)key[i] / (amplitude * amplitude);
-}
-
-static uint32_t group_probes(const struct qmw_analysis_job *job, uint32_t group)
-{
-	return job->probes / QMW_PROBE_GROUPS + (group < job->probes % QMW_PROBE_GROUPS);
-}
-
-static qmla_status_t probe_batch(struct passage *p, uint32_t group, uint32_t first, uint32_t count,
-				 float *cotangent, float *content, float *key)
-{
-	size_t outputs = (size_t)p->n * p->hidden;
-	qmla_status_t status;
-
-	for (uint32_t i = 0; i < count; i++) {
-		uint64_t probe = (uint64_t)(first + i) * QMW_PROBE_GROUPS + group;
-		struct qmw_random random;
-
-		qmw_random_init(&random, p->setup->job->seed, QMW_PURPOSE_PROBE,
-				p->stream << 24 | probe);
-		qmw_random_signs(&random, cotangent + i * outputs, outputs);
-	}
-	status = qmw_passage_vjp(p->handle, NULL, count, cotangent, content, key);
-	for (uint32_t i = 0; i < count && status == QMLA_OK; i++)
-		add_squares(p, content + i * row_count(p, QMW_PATH_CONTENT),
-			    key + i * row_count(p, QMW_PATH_ROPE), p->diagonal[group]);
-	return status;
-}
-
-static void run_probes(struct passage *p, uint32_t group, uint32_t unused)
-{
-	uint32_t probes = group_probes(p->setup->job, group);
-	float *cotangent = malloc(PROBE_BATCH * (size_t)p->n * p->hidden * sizeof(*cotangent));
-	float *content = malloc(PROBE_BATCH * row_count(p, QMW_PATH_CONTENT) * sizeof(*content));
-	float *key = malloc(PROBE_BATCH * row_count(p, QMW_PATH_ROPE) * sizeof(*key));
-	qmla_status_t status = cotangent && content && key ? QMLA_OK : QMLA_ERR_NO_MEMORY;
-
-	(void)unused;
-	for (uint32_t first = 0; first < probes && status == QMLA_OK; first += PROBE_BATCH) {
-		uint32_t count = probes - first < PROBE_BATCH ? probes - first : PROBE_BATCH;
-
-		if (atomic_load_explicit(&p->setup->cancelled, memory_order_relaxed))
-			break;
-		status = probe_batch(p, group, first, count, cotangent, content, key);
-		atomic_fetch_add_explicit(&p->setup->done, count, memory_order_relaxed);
-	}
-	fail(p, status);
-	free(cotangent);
-	free(content);
-	free(key);
-}
-
-/* Proposition 2: ||dY||^2 <= tau^2/4 sum_h ||C B_h||^2 sum_h ||mask dZ_h||^2. */
-static void run_bound(struct passage *p, uint32_t heads, uint32_t unused)
-{
-	double *norms = malloc(heads * sizeof(*norms)), change = 0, error = 0, energy, sum = 0;
-	double tau = (double)p->rope->softmax_scale, bound;
-	float *key = malloc(row_count(p, QMW_PATH_ROPE) * sizeof(*key));
-	qmla_status_t status = QMLA_ERR_NO_MEMORY;
-
-	(void)unused;
-	if (norms && key) {
-		moved_rows(p, QMW_PATH_ROPE, p->error[QMW_PATH_ROPE][QMW_SHAPE_QUANTISER], 1, key);
-		status = qmw_passage_positional(p->handle, key, &error, &energy, NULL);
-	}
-	if (status == QMLA_OK)
-		status = qmw_passage_value_norms(p->handle, NULL, norms);
-	if (status == QMLA_OK) {
-		for (uint32_t h = 0; h < heads; h++)
-			sum += norms[h];
-		bound = tau * tau / 4 * sum * error;
-		change_by(p, QMW_PATH_ROPE, p->error[QMW_PATH_ROPE][QMW_SHAPE_QUANTISER], 1,
-			  BOTH_WAYS, &change);
-		p->sums->bound += bound;
-		p->sums->bounded += change;
-		p->sums->tightest = fmax(p->sums->tightest, bound > 0 ? change / bound : 0);
-	}
-	fail(p, status);
-	free(norms);
-	free(key);
-}
-
-static void add_task(struct tasks *tasks, void (*run)(struct passage *, uint32_t, uint32_t),
-		     uint32_t a, uint32_t b, uint32_t units)
-{
-	tasks->list[tasks->count++] = (struct task){.run = run, .a = a, .b = b, .units = units};
-}
-
-/* Every task writes sums of its own; the long ones come first. */
-static void list_tasks(struct tasks *tasks, uint32_t heads)
-{
-	for (uint32_t g = 0; g < QMW_PROBE_GROUPS; g++)
-		add_task(tasks, run_probes, g, 0, 0);
-	add_task(tasks, run_bound, heads, 0, 2);
-	for (uint32_t path = 0; path < QMW_PATHS; path++) {
-		for (uint32_t shape = 0; shape < QMW_SHAPES; shape++) {
-			add_task(tasks, run_linear, path, shape, 1);
-			add_task(tasks, run_change, path, shape, 1);
-		}
-		for (uint32_t level = 0; level < QMW_ANALYSIS_LEVELS; level++)
-			add_task(tasks, run_curve, path, level, 1);
-		for (uint32_t bits = 0; bits < BITS; bits++)
-			add_task(tasks, run_raw, path, bits, 1);
-	}
-	add_task(tasks, run_way, QMW_PATH_CONTENT, MATCHING, 1);
-	add_task(tasks, run_way, QMW_PATH_CONTENT, AGGREGATION, 1);
-}
-
-uint64_t qmw_measure_units(const struct qmw_analysis_job *job)
-{
-	struct tasks tasks = {0};
-	uint64_t units = job->probes;
-
-	list_tasks(&tasks, 1);
-	for (uint32_t i = 0; i < tasks.count; i++)
-		units += tasks.list[i].units;
-	return units;
-}
-
-static void run_task(void *argument, uint32_t index, uint32_t thread)
-{
-	struct tasks *tasks = argument;
-	struct qmw_measure_setup *setup = tasks->passage->setup;
-	const struct task *task = &tasks->list[index];
-
-	/* Relaxed: a flag and a count, nothing is published with them. */
-	if (atomic_load_explicit(&setup->cancelled, memory_order_relaxed))
-		return;
-	task->run(tasks->passage, task->a, task->b);
-	atomic_fetch_add_explicit(&setup->done, task->units, memory_order_relaxed);
-	/* Thread 0 is the caller's. */
-	if (thread == 0 && setup->job->progress &&
-	    !setup->job->progress(setup->job->user,
-				  atomic_load_explicit(&setup->done, memory_order_relaxed),
-				  setup->units))
-		atomic_store_explicit(&setup->cancelled, true, memory_order_relaxed);
-}
-
 /* c = Gamma u, and the key as the cache holds it: after its rotation. */
-static void fill_cache(struct passage *p)
+static void fill_cache(struct qmw_measured *p)
 {
 	size_t d_c = p->dim[QMW_PATH_CONTENT];
 	const float *u = qmw_passage_content(p->handle);
 
-	for (size_t i = 0; i < row_count(p, QMW_PATH_CONTENT); i++)
+	for (size_t i = 0; i < qmw_measured_rows(p, QMW_PATH_CONTENT); i++)
 		p->cache[QMW_PATH_CONTENT][i] = p->gamma[i % d_c] * u[i];
 	memcpy(p->cache[QMW_PATH_ROPE], qmw_passage_key(p->handle),
-	       row_count(p, QMW_PATH_ROPE) * sizeof(float));
+	       qmw_measured_rows(p, QMW_PATH_ROPE) * sizeof(float));
 	qmw_passage_rotate(p->handle, false, p->cache[QMW_PATH_ROPE]);
 }
 
-static void fill_errors(struct passage *p, uint32_t *order)
+static void fill_errors(struct qmw_measured *p, uint32_t *order)
 {
 	for (enum qmw_path path = 0; path < QMW_PATHS; path++) {
 		struct qmw_cache_rows rows = cache_rows(p, path);
@@ -355,7 +39,7 @@ static void fill_errors(struct passage *p, uint32_t *order)
 		qmw_error_quantise(&rows, 4, p->raw[path][0]);
 		qmw_error_quantise(&rows, 2, p->raw[path][1]);
 		memcpy(error[QMW_SHAPE_QUANTISER], p->raw[path][0],
-		       row_count(p, path) * sizeof(float));
+		       qmw_measured_rows(p, path) * sizeof(float));
 		qmw_error_permute(&rows, p->raw[path][0], &random, order,
 				  error[QMW_SHAPE_PERMUTED]);
 		qmw_error_sign(&rows, p->raw[path][0], &random, error[QMW_SHAPE_SIGNED]);
@@ -365,10 +49,10 @@ static void fill_errors(struct passage *p, uint32_t *order)
 	}
 }
 
-static qmla_status_t allocate(struct passage *p)
+static qmla_status_t allocate(struct qmw_measured *p)
 {
-	size_t both = row_count(p, QMW_PATH_CONTENT) + row_count(p, QMW_PATH_ROPE);
-	size_t floats = (size_t)p->n * p->hidden + both * (1 + QMW_SHAPES + BITS);
+	size_t both = qmw_measured_rows(p, QMW_PATH_CONTENT) + qmw_measured_rows(p, QMW_PATH_ROPE);
+	size_t floats = (size_t)p->n * p->hidden + both * (1 + QMW_SHAPES + QMW_RAW_BITS);
 	float *at = malloc(floats * sizeof(*at));
 
 	p->store = at;
@@ -380,26 +64,26 @@ static qmla_status_t allocate(struct passage *p)
 	p->exact = at;
 	at += (size_t)p->n * p->hidden;
 	for (enum qmw_path path = 0; path < QMW_PATHS; path++) {
-		size_t count = row_count(p, path);
+		size_t count = qmw_measured_rows(p, path);
 
 		p->cache[path] = at;
 		for (unsigned s = 0; s < QMW_SHAPES; s++)
 			p->error[path][s] = at + (1 + s) * count;
-		for (unsigned b = 0; b < BITS; b++)
+		for (unsigned b = 0; b < QMW_RAW_BITS; b++)
 			p->raw[path][b] = at + (1 + QMW_SHAPES + b) * count;
-		at += (1 + QMW_SHAPES + BITS) * count;
+		at += (1 + QMW_SHAPES + QMW_RAW_BITS) * count;
 	}
 	return QMLA_OK;
 }
 
-static void add_means(struct passage *p)
+static void add_means(struct qmw_measured *p)
 {
 	for (enum qmw_path path = 0; path < QMW_PATHS; path++) {
 		struct qmw_path_sums *sums = &p->sums->path[path];
 		const float *rows =
 			path == QMW_PATH_CONTENT ? p->cache[path] : qmw_passage_key(p->handle);
 
-		for (size_t i = 0; i < row_count(p, path); i++) {
+		for (size_t i = 0; i < qmw_measured_rows(p, path); i++) {
 			sums->mean[i % p->dim[path]] += (double)rows[i];
 			sums->square[i % p->dim[path]] += (double)rows[i] * (double)rows[i];
 		}
@@ -408,18 +92,18 @@ static void add_means(struct passage *p)
 }
 
 /* Diagonals of the groups joined: h_j, its sum, and its sum over an error's energy. */
-static void add_sensitivity(struct passage *p)
+static void add_sensitivity(struct qmw_measured *p)
 {
 	size_t at = 0;
 
 	for (enum qmw_path path = 0; path < QMW_PATHS; path++) {
 		struct qmw_path_sums *sums = &p->sums->path[path];
 
-		for (size_t i = 0; i < row_count(p, path); i++, at++) {
+		for (size_t i = 0; i < qmw_measured_rows(p, path); i++, at++) {
 			double h = 0;
 
 			for (uint32_t g = 0; g < QMW_PROBE_GROUPS; g++) {
-				uint32_t probes = group_probes(p->setup->job, g);
+				uint32_t probes = qmw_group_probes(p->setup->job, g);
 
 				h += p->diagonal[g][at];
 				if (probes)
@@ -433,15 +117,15 @@ static void add_sensitivity(struct passage *p)
 	}
 }
 
-static void add_sizes(struct passage *p)
+static void add_sizes(struct qmw_measured *p)
 {
 	for (enum qmw_path path = 0; path < QMW_PATHS; path++) {
 		struct qmw_path_sums *sums = &p->sums->path[path];
-		size_t count = row_count(p, path);
+		size_t count = qmw_measured_rows(p, path);
 
 		sums->cache += qmw_sum_of_squares(p->cache[path], count);
 		sums->coordinates += (double)count;
-		for (unsigned b = 0; b < BITS; b++)
+		for (unsigned b = 0; b < QMW_RAW_BITS; b++)
 			sums->raw_error[b] += qmw_sum_of_squares(p->raw[path][b], count);
 		for (unsigned s = 0; s < QMW_SHAPES; s++)
 			sums->shape[s].error += qmw_sum_of_squares(p->error[path][s], count);
@@ -449,9 +133,8 @@ static void add_sizes(struct passage *p)
 	p->sums->output += qmw_sum_of_squares(p->exact, (size_t)p->n * p->hidden);
 }
 
-static qmla_status_t measure(struct passage *p, uint32_t heads)
+static qmla_status_t measure(struct qmw_measured *p, uint32_t heads)
 {
-	struct tasks tasks = {.passage = p};
 	uint32_t *order = malloc(p->n * sizeof(*order));
 	qmla_status_t status = order ? allocate(p) : QMLA_ERR_NO_MEMORY;
 
@@ -461,8 +144,7 @@ static qmla_status_t measure(struct passage *p, uint32_t heads)
 		goto out;
 	fill_cache(p);
 	fill_errors(p, order);
-	list_tasks(&tasks, heads);
-	qmw_team_run(p->setup->team, tasks.count, run_task, &tasks);
+	qmw_measured_run(p, heads);
 	status = atomic_load_explicit(&p->status, memory_order_relaxed);
 	if (status == QMLA_OK && atomic_load_explicit(&p->setup->cancelled, memory_order_relaxed))
 		status = QMLA_ERR_CANCELLED;
@@ -484,7 +166,7 @@ qmla_status_t qmw_measure_passage(struct qmw_measure_setup *setup, const struct 
 				  uint64_t stream, struct qmw_layer_sums *sums)
 {
 	struct qmw_operator *op;
-	struct passage p = {
+	struct qmw_measured p = {
 		.setup = setup,
 		.rope = rope,
 		.gamma = weights->kv_norm,

@@ -42,7 +42,7 @@ qmla_status_t qmw_passage_positional(const struct qmw_passage *passage, const qm
 {
 	size_t d_r = passage->op->config.rope_dim, count = passage->n * d_r;
 	double *metric = calloc(d_r * d_r, sizeof(*metric));
-	qmw_real *own = malloc(2 * count * sizeof(*own)), *off = own + count;
+	qmw_real *own = malloc(2 * count * sizeof(*own)), *off;
 	double product[QMK_MAX_ROPE_DIM], wrong = 0, all = 0;
 
 	if (!metric || !own) {
@@ -50,6 +50,7 @@ qmla_status_t qmw_passage_positional(const struct qmw_passage *passage, const qm
 		free(own);
 		return QMLA_ERR_NO_MEMORY;
 	}
+	off = own + count;
 	memcpy(own, passage->key, count * sizeof(*own));
 	for (size_t i = 0; i < count; i++)
 		off[i] = key[i] - own[i];
@@ -140,13 +141,14 @@ qmla_status_t qmw_passage_value_norms(const struct qmw_passage *passage, const q
 	size_t longest = n > config->hidden ? n : config->hidden;
 	qmw_real *weighted = malloc(n * (d_c + d_v) * sizeof(*weighted));
 	double *m = malloc((3 * d + longest * d_v) * sizeof(*m));
-	qmw_real *value = weighted + n * d_c;
+	qmw_real *value;
 
 	if (!weighted || !m) {
 		free(weighted);
 		free(m);
 		return QMLA_ERR_NO_MEMORY;
 	}
+	value = weighted + n * d_c;
 	qmw_passage_weighted(passage, content ? content : passage->content, weighted);
 	for (uint32_t head = 0; head < config->heads; head++) {
 		qmw_gemm(false, true, n, d_v, d_c, 1, weighted, d_c,
