@@ -174,8 +174,13 @@ void qmt_verbs_peer_on_write(struct qmt_verbs_peer_rail *rail, const struct qmt_
 		.num_sge = 1,
 	};
 	grant->state = GRANT_OPEN;
-	if (peer->context->api->post_send(rail->qp.qp, wrs, &bad) != 0)
+	if (peer->context->api->post_send(rail->qp.qp, wrs, &bad) != 0) {
 		qmt_verbs_peer_give_up(peer, QMLA_ERR_UNAVAILABLE, "a window cannot be bound");
+		return;
+	}
+	/* A provider names the window by its present key, which nobody else keeps up to date. */
+	for (size_t w = 0; w < grant->bound; w++)
+		grant->windows[w]->rkey = grant->rkeys[w];
 }
 
 static struct qmt_grant *find_open(struct qmt_verbs_peer_rail *rail, uint64_t id)
