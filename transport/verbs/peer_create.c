@@ -86,14 +86,16 @@ static void close_rail(struct qmt_verbs_peer_rail *rail)
 {
 	struct qmt_verbs_peer_context *context = rail->peer->context;
 
-	qmt_qp_destroy(&rail->qp, context->channels[rail->server_rail]);
-	qmt_monitor_remove(context->monitor, &rail->watched);
+	/* The windows go before the queue pair that they are bound to, or it would be held. */
+	qmt_qp_fail(&rail->qp);
 	for (size_t i = 0; i < QMT_WRITE_DEPTH; i++) {
 		for (size_t w = 0; w < QMT_WINDOWS_MAX; w++) {
 			if (rail->grants[i].windows[w])
 				context->api->dealloc_mw(rail->grants[i].windows[w]);
 		}
 	}
+	qmt_qp_destroy(&rail->qp, context->channels[rail->server_rail]);
+	qmt_monitor_remove(context->monitor, &rail->watched);
 	qmt_mail_destroy(context->api, &rail->mail);
 	rail->used = false;
 }

@@ -37,6 +37,7 @@ struct fake_mr {
 struct fake_mw {
 	struct ibv_mw base;
 	uint32_t index;
+	uint32_t rkey; /* the device's; the one in base is the program's to keep */
 	bool valid;
 	struct fake_qp *qp;
 	struct fake_mr *mr;
@@ -68,6 +69,7 @@ struct fake_cq {
 struct fake_send {
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
+	uint32_t window_key; /* as the program had it when it posted */
 	uint64_t place;
 	STAILQ_ENTRY(fake_send) link;
 };
@@ -476,7 +478,7 @@ static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	mw->base.pd = pd;
 	mw->base.type = type;
 	mw->index = place_object((void **)fake.mws, &fake.next_mw, mw);
-	mw->base.rkey = WINDOW_KEY | mw->index << 8;
+	mw->base.rkey = mw->rkey = WINDOW_KEY | mw->index << 8;
 	pd_of(pd)->users++;
 	leave();
 	return &mw->base;
@@ -749,8 +751,8 @@ static bool window_allows(const struct fake_qp *remote, uint32_t key, uint64_t a
 	uint32_t index = (key & ~WINDOW_KEY) >> 8;
 	const struct fake_mw *mw = index < OBJECTS_MAX ? fake.mws[index] : NULL;
 
-	return mw && mw->valid && mw->base.rkey == key && mw->qp == remote &&
-	       (mw->access & access) && inside(address, length, mw->address, mw->length);
+	return mw && mw->valid && mw->rkey == key && mw->qp == remote && (mw->access & access) &&
+	       inside(address, length, mw->address, mw->length);
 }
 
 static bool remote_allows(const struct fake_qp *remote, uint32_t key, uint64_t address,
@@ -790,19 +792,20 @@ static struct fake_qp *find_remote(const struct fake_qp *qp)
 		       : NULL;
 }
 
-static enum ibv_wc_status bind_window(struct fake_qp *qp, const struct ibv_send_wr *wr)
+static enum ibv_wc_status bind_window(struct fake_qp *qp, const struct ibv_send_wr *wr,
+				      uint32_t key)
 {
 	struct fake_mw *mw = (struct fake_mw *)wr->bind_mw.mw;
 	struct fake_mr *mr = (struct fake_mr *)wr->bind_mw.bind_info.mr;
-	uint32_t rkey = (mw->base.rkey & ~UINT32_C(0xff)) | (wr->bind_mw.rkey & 0xff);
+	uint32_t rkey = (mw->rkey & ~UINT32_C(0xff)) | (wr->bind_mw.rkey & 0xff);
 
-	if (mw->valid || mw->base.pd != qp->base.pd || mr->base.pd != qp->base.pd ||
-	    !(mr->access & IBV_ACCESS_MW_BIND) || !(mr->access & IBV_ACCESS_LOCAL_WRITE) ||
-	    rkey == mw->base.rkey ||
+	if (mw->valid || key != mw->rkey || mw->base.pd != qp->base.pd ||
+	    mr->base.pd != qp->base.pd || !(mr->access & IBV_ACCESS_MW_BIND) ||
+	    !(mr->access & IBV_ACCESS_LOCAL_WRITE) || rkey == mw->rkey ||
 	    !inside(wr->bind_mw.bind_info.addr, wr->bind_mw.bind_info.length,
 		    (uint64_t)(uintptr_t)mr->base.addr, mr->base.length))
 		return IBV_WC_MW_BIND_ERR;
-	mw->base.rkey = rkey;
+	mw->rkey = rkey;
 	mw->qp = qp;
 	mw->mr = mr;
 	mw->address = wr->bind_mw.bind_info.addr;
@@ -818,7 +821,7 @@ static enum ibv_wc_status invalidate(struct fake_qp *qp, uint32_t key)
 	uint32_t index = (key & ~WINDOW_KEY) >> 8;
 	struct fake_mw *mw = index < OBJECTS_MAX ? fake.mws[index] : NULL;
 
-	if (!(key & WINDOW_KEY) || !mw || mw->base.rkey != key || !mw->valid || mw->qp != qp)
+	if (!(key & WINDOW_KEY) || !mw || mw->rkey != key || !mw->valid || mw->qp != qp)
 		return IBV_WC_MW_BIND_ERR;
 	unbind_locked(mw);
 	return IBV_WC_SUCCESS;
@@ -878,7 +881,7 @@ static enum ibv_wc_status execute(struct fake_qp *qp, const struct fake_send *se
 		return fake.inject_status;
 	}
 	if (send->wr.opcode == IBV_WR_BIND_MW)
-		return bind_window(qp, &send->wr);
+		return bind_window(qp, &send->wr, send->window_key);
 	if (send->wr.opcode == IBV_WR_LOCAL_INV)
 		return invalidate(qp, send->wr.invalidate_rkey);
 	remote = find_remote(qp);
@@ -1000,10 +1003,10 @@ static int destroy_qp(struct ibv_qp *base)
 		free(receive);
 	}
 	forget_sender(qp);
-	for (uint32_t i = 0; i < OBJECTS_MAX; i++) {
-		if (fake.mws[i] && fake.mws[i]->valid && fake.mws[i]->qp == qp)
-			unbind_locked(fake.mws[i]);
-	}
+	/* Soft-RoCE waits for ever then. */
+	for (uint32_t i = 0; i < OBJECTS_MAX; i++)
+		demand(!fake.mws[i] || !fake.mws[i]->valid || fake.mws[i]->qp != qp,
+		       "a queue pair goes while a window is bound to it");
 	fake.qps[base->qp_num] = NULL;
 	pd_of(base->pd)->users--;
 	leave();
@@ -1030,6 +1033,8 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_sen
 		send->wr = *wr;
 		if (wr->num_sge)
 			send->sge = wr->sg_list[0];
+		if (wr->opcode == IBV_WR_BIND_MW)
+			send->window_key = wr->bind_mw.mw->rkey;
 		send->place = qp->posted++;
 		STAILQ_INSERT_TAIL(&qp->sends, send, link);
 	}
