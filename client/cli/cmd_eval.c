@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "client/cli/cmd_eval.h"
+#include "client/cli/eval_cases.h"
+#include "client/cli/eval_measure.h"
 #include "client/cli/failure.h"
 #include "client/cli/text.h"
 #include "client/cli/window.h"
@@ -18,11 +20,13 @@
 #define FILE_LIMIT ((size_t)256 << 20)
 
 struct flags {
-	char *model, *text, *recall, *cache, *against;
-	uint64_t length, sequences, offset, positions, threads;
-	bool json, ignore_calibration;
+	char *model, *text, *recall, *cache, *against, *reference, *quantiser, *protect,
+		*arithmetic;
+	uint64_t length, sequences, offset, positions, threads, seed;
+	bool json, ignore_calibration, layers;
 };
 
+/* A model with its own cache, for --offset. */
 static qmla_status_t open_cache(const struct flags *f, const char *name, struct qmw_model **model)
 {
 	struct qmw_model_options options = {.threads = (uint32_t)f->threads,
@@ -75,48 +79,6 @@ static qmla_status_t eval_window(const struct flags *f, const struct qmw_model *
 	return QMLA_OK;
 }
 
-static qmla_status_t eval_text(const struct flags *f, const struct qmw_model *model,
-			       const struct qmw_model *reference, const struct qmw_text *text,
-			       json_t *out)
-{
-	struct qmw_eval_options options = {.length = (uint32_t)f->length,
-					   .max_sequences = (uint32_t)f->sequences,
-					   .progress = show_progress};
-	struct qmw_eval_text result;
-	qmla_status_t status =
-		qmw_eval_text(model, reference, text->data, text->bytes, &options, &result);
-
-	if (status != QMLA_OK)
-		return status;
-	json_object_set_new(out, "sequences", json_integer(result.sequences));
-	json_object_set_new(out, "positions", json_integer((json_int_t)result.positions));
-	json_object_set_new(out, "bits_per_byte", json_real(result.bits_per_byte));
-	if (!result.compared)
-		return QMLA_OK;
-	json_object_set_new(out, "reference_bits_per_byte", json_real(result.reference_bits));
-	json_object_set_new(out, "kl", json_real(result.kl));
-	json_object_set_new(out, "top1", json_real(result.top1));
-	return QMLA_OK;
-}
-
-static qmla_status_t eval_recall(const struct flags *f, const struct qmw_model *model,
-				 const struct qmw_text *lines, json_t *out)
-{
-	struct qmw_eval_options options = {.length = (uint32_t)f->length,
-					   .max_sequences = (uint32_t)f->sequences,
-					   .progress = show_progress};
-	struct qmw_eval_recall result;
-	qmla_status_t status =
-		qmw_eval_recall(model, (const char *)lines->data, lines->bytes, &options, &result);
-
-	if (status != QMLA_OK)
-		return status;
-	json_object_set_new(out, "recall_prompts", json_integer(result.prompts));
-	json_object_set_new(out, "recall_answers", json_integer(result.answers));
-	json_object_set_new(out, "recall", json_real(result.recall));
-	return QMLA_OK;
-}
-
 /* The files that are read, before the model is: what is wrong with them shows at once. */
 struct inputs {
 	struct qmw_text text, lines;
@@ -150,66 +112,75 @@ static qmla_status_t read_inputs(const struct flags *f, struct inputs *in)
 	return status;
 }
 
-static qmla_status_t eval_inputs(const struct flags *f, const struct qmw_model *model,
-				 const struct qmw_model *reference, const struct inputs *in,
-				 json_t *out)
+static qmla_status_t run_window(const struct flags *f, const struct inputs *in)
 {
-	qmla_status_t status = QMLA_OK;
-
-	if (f->text)
-		status = f->positions > 0 ? eval_window(f, model, reference, &in->text, out)
-					  : eval_text(f, model, reference, &in->text, out);
-	if (status == QMLA_OK && f->recall)
-		status = eval_recall(f, model, &in->lines, out);
-	return status;
-}
-
-static void print(const struct flags *f, json_t *out)
-{
-	const char *key;
-	json_t *value;
-
-	if (f->json) {
-		json_dumpf(out, stdout,
-			   JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
-		puts("");
-		return;
-	}
-	json_object_foreach(out, key, value)
-	{
-		if (json_is_real(value))
-			printf("%-24s %.5f\n", key, json_real_value(value));
-		else if (json_is_integer(value))
-			printf("%-24s %" JSON_INTEGER_FORMAT "\n", key, json_integer_value(value));
-		else
-			printf("%-24s %s\n", key, json_string_value(value));
-	}
-}
-
-static int run(const struct flags *f)
-{
-	struct qmw_model *model = NULL, *reference = NULL;
-	struct inputs in = {0};
 	const char *cache = f->cache ? f->cache : "c4r4";
+	struct qmw_model *model = NULL, *reference = NULL;
 	json_t *out = json_pack("{s:s,s:s}", "model", f->model, "cache", cache);
-	qmla_status_t status = read_inputs(f, &in);
+	qmla_status_t status = open_cache(f, cache, &model);
 
-	if (status == QMLA_OK)
-		status = open_cache(f, cache, &model);
-	if (status == QMLA_OK && f->against) {
+	if (status == QMLA_OK && f->against && strcmp(f->against, "none") != 0) {
 		json_object_set_new(out, "against", json_string(f->against));
 		status = open_cache(f, f->against, &reference);
 	}
 	if (status == QMLA_OK)
-		status = eval_inputs(f, model, reference, &in, out);
+		status = eval_window(f, model, reference, &in->text, out);
 	if (status == QMLA_OK)
-		print(f, out);
-	else
-		qmw_failure_print(PROGRAM, f->json, status, "%s",
-				  in.problem[0] ? in.problem : qmla_status_text(status));
+		qmw_eval_print(&out, 1, f->json);
 	json_decref(out);
 	qmw_model_close(reference);
 	qmw_model_close(model);
+	return status;
+}
+
+static qmla_status_t run_cases(const struct flags *f, const struct inputs *in)
+{
+	const struct qmw_eval_request request = {
+		.model = f->model,
+		.reference = f->reference,
+		.caches = f->cache,
+		.protects = f->protect,
+		.quantiser = f->quantiser,
+		.against = f->against ? f->against : "bf16",
+		.arithmetic = f->arithmetic,
+		.ignore_calibration = f->ignore_calibration,
+		.layers = f->layers,
+		.threads = (uint32_t)f->threads,
+	};
+	const struct qmw_eval_inputs inputs = {
+		.text = f->text ? &in->text : NULL,
+		.recall = f->recall ? &in->lines : NULL,
+		.layers = f->layers,
+		.options = {.length = (uint32_t)f->length,
+			    .max_sequences = (uint32_t)f->sequences,
+			    .seed = f->seed,
+			    .progress = show_progress},
+	};
+	json_t *rows[QMW_EVAL_CASES_MAX] = {NULL};
+	struct qmw_eval_cases *cases = NULL;
+	qmla_status_t status = qmw_eval_cases_open(PROGRAM, &request, &cases);
+	uint32_t count = status ? 0 : qmw_eval_cases_count(cases);
+
+	if (status == QMLA_OK)
+		status = qmw_eval_measure(f->model, cases, &inputs, rows);
+	if (status == QMLA_OK)
+		qmw_eval_print(rows, count, f->json);
+	for (uint32_t i = 0; i < count; i++)
+		json_decref(rows[i]);
+	qmw_eval_cases_close(cases);
+	return status;
+}
+
+static int run(const struct flags *f)
+{
+	struct inputs in = {0};
+	qmla_status_t status = read_inputs(f, &in);
+
+	if (status == QMLA_OK)
+		status = f->positions > 0 ? run_window(f, &in) : run_cases(f, &in);
+	if (status != QMLA_OK)
+		qmw_failure_print(PROGRAM, f->json, status, "%s",
+				  in.problem[0] ? in.problem : qmla_status_text(status));
 	qmw_text_free(&in.text);
 	qmw_text_free(&in.lines);
 	return status == QMLA_OK ? 0 : 1;
@@ -239,9 +210,34 @@ int qmw_cmd_eval(int argc, char **argv)
 		{"recall", 0, QMC_OPTION_STRING, &f.recall, "FILE",
 		 "recall prompts, JSON lines {\"text\", \"answers\"}", 0, 0, false},
 		{"cache", 0, QMC_OPTION_STRING, &f.cache, "NAME",
-		 "c4r4 (default), c2r4, paper-c4r4, bf16, f32", 0, 0, false},
+		 "c4r4, c2r4, paper-c4r4, bf16, f32; several with commas; default: what the model "
+		 "was "
+		 "calibrated for, else c4r4",
+		 0, 0, false},
+		{"protect", 0, QMC_OPTION_STRING, &f.protect, "RULE",
+		 "measure with rows kept in BF16: none, block (as the cache does), "
+		 "sink4+recent128; "
+		 "several with commas; default: run the packed cache itself",
+		 0, 0, false},
+		{"quantiser", 0, QMC_OPTION_STRING, &f.quantiser, "NAME",
+		 "with --protect: default or paper; default: the one the model was calibrated for",
+		 0, 0, false},
 		{"against", 0, QMC_OPTION_STRING, &f.against, "NAME",
-		 "cache to compare with: KL and share of equal greedy bytes", 0, 0, false},
+		 "cache to compare with (KL, share of equal greedy bytes), default bf16; none: do "
+		 "not",
+		 0, 0, false},
+		{"reference", 0, QMC_OPTION_STRING, &f.reference, "DIR",
+		 "checkpoint to compare with, say the one before fusing; default: --model", 0, 0,
+		 false},
+		{"layers", 0, QMC_OPTION_BOOL, &f.layers, NULL,
+		 "with --protect: error of each layer's output, positional scores and cache as "
+		 "well",
+		 0, 0, false},
+		{"arithmetic", 0, QMC_OPTION_STRING, &f.arithmetic, "NAME",
+		 "f32 (default), or bf16: round activations where a BF16 implementation does", 0, 0,
+		 false},
+		{"seed", 0, QMC_OPTION_UNSIGNED, &f.seed, "N", "of the bootstrap over sequences", 0,
+		 UINT32_MAX, false},
 		{"length", 'l', QMC_OPTION_UNSIGNED, &f.length, "N",
 		 "bytes of a sequence, longest recall prompt; default 2048", 2, UINT32_MAX, false},
 		{"sequences", 'n', QMC_OPTION_UNSIGNED, &f.sequences, "N",
@@ -262,7 +258,7 @@ int qmw_cmd_eval(int argc, char **argv)
 		.summary =
 			"Lets a byte-level model read a text with one kind of cache and tells its "
 			"bits per\nbyte, and how far it is from another kind reading the same "
-			"text.",
+			"text, with 95 % intervals\nby bootstrap over sequences.",
 		.epilogue = "Exit status: 0 done, 1 it could not be measured, 2 wrong usage.",
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
