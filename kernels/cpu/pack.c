@@ -13,10 +13,12 @@
 
 /* Scratch of one plane; coordinates outermost, as the quantisers want it. */
 struct scratch {
-	float *values;  /* [dim][64] */
-	float *errors;  /* [dim][64] */
-	uint8_t *codes; /* [dim][64] */
-	uint8_t *bytes; /* [dim][64] at most: drafts, then row bytes */
+	float *values;    /* [dim][64] */
+	float *errors;    /* [dim][64] */
+	float *targets;   /* [dim][64] */
+	float *remainder; /* [d_r][64]: what the RoPE codes left */
+	uint8_t *codes;   /* [dim][64] */
+	uint8_t *bytes;   /* [dim][64] at most: drafts, then row bytes */
 };
 
 /* Source rows of one plane of one page. */
@@ -35,12 +37,14 @@ static uint32_t larger_dim(const struct qmk_layout *layout)
 
 size_t qmk_cpu_pack_workspace(const struct qmk_pack_args *args)
 {
-	size_t dim;
+	size_t dim, rope;
 
 	if (!args || !args->layout)
 		return 0;
 	dim = larger_dim(args->layout);
-	return dim * TOKENS * (2 * sizeof(float) + 2 * sizeof(uint8_t)) + QMK_CPU_LINE;
+	rope = args->layout->rope_dim;
+	return dim * TOKENS * (3 * sizeof(float) + 2 * sizeof(uint8_t)) +
+	       rope * TOKENS * sizeof(float) + QMK_CPU_LINE;
 }
 
 static struct scratch scratch_place(const struct qmk_pack_args *args)
@@ -50,7 +54,9 @@ static struct scratch scratch_place(const struct qmk_pack_args *args)
 
 	scratch.values = (float *)qmk_cpu_lines((uintptr_t)args->workspace);
 	scratch.errors = scratch.values + plane;
-	scratch.codes = (uint8_t *)(scratch.errors + plane);
+	scratch.targets = scratch.errors + plane;
+	scratch.remainder = scratch.targets + plane;
+	scratch.codes = (uint8_t *)(scratch.remainder + (size_t)args->layout->rope_dim * TOKENS);
 	scratch.bytes = scratch.codes + plane;
 	return scratch;
 }
@@ -94,37 +100,51 @@ static void gather(const struct source *source, const struct scratch *scratch)
 	}
 }
 
-static void pack_plane(const struct source *source, uint32_t bits, const float *feedback,
-		       const float *weight, const struct scratch *scratch, uint8_t *rows,
+/* Codes and scales of a plane whose values are gathered, into the page. */
+static void pack_plane(struct qmk_cpu_plane *plane, const struct scratch *scratch, uint8_t *rows,
 		       uint8_t *scales)
 {
-	uint16_t found[TOKENS];
-	struct qmk_cpu_plane plane = {
-		.dim = source->dim,
-		.bits = bits,
-		.feedback = feedback,
-		.weight = weight,
-		.values = scratch->values,
-		.errors = scratch->errors,
-		.draft = scratch->bytes,
-		.codes = scratch->codes,
-		.scales = found,
-	};
-
-	gather(source, scratch);
-	qmk_cpu_quantise(&plane);
-	qmk_cpu_codes_pack(scratch->codes, source->dim, bits, scratch->bytes, rows);
-	memcpy(scales, found, sizeof(found));
+	plane->values = scratch->values;
+	plane->errors = scratch->errors;
+	plane->draft = scratch->bytes;
+	plane->codes = scratch->codes;
+	qmk_cpu_quantise(plane);
+	qmk_cpu_codes_pack(scratch->codes, plane->dim, plane->bits, scratch->bytes, rows);
+	memcpy(scales, plane->scales, TOKENS * sizeof(plane->scales[0]));
 }
 
+/* Keys first: what their codes left is part of the content's targets. */
 static void pack_page(const struct qmk_layout *layout, const struct qmk_constants *constants,
 		      const struct source *content, const struct source *rope,
 		      const struct scratch *scratch, uint8_t *page)
 {
-	pack_plane(content, layout->content_bits, constants->content_feedback,
-		   constants->content_weight, scratch, page, page + layout->content_scales_offset);
-	pack_plane(rope, layout->rope_bits, constants->rope_feedback, constants->rope_weight,
-		   scratch, page + layout->rope_codes_offset, page + layout->rope_scales_offset);
+	const float *cross = constants->cross_feedback;
+	uint16_t scales[TOKENS];
+	struct qmk_cpu_plane keys = {.dim = rope->dim,
+				     .bits = layout->rope_bits,
+				     .feedback = constants->rope_feedback,
+				     .weight = constants->rope_weight,
+				     .dense = true,
+				     .targets = scratch->values,
+				     .scales = scales};
+	struct qmk_cpu_plane latents = {.dim = content->dim,
+					.bits = layout->content_bits,
+					.feedback = constants->content_feedback,
+					.weight = constants->content_weight,
+					.targets = cross ? scratch->targets : scratch->values,
+					.scales = scales};
+
+	gather(rope, scratch);
+	pack_plane(&keys, scratch, page + layout->rope_codes_offset,
+		   page + layout->rope_scales_offset);
+	if (cross)
+		qmk_cpu_quantise_errors(&keys, scratch->remainder);
+	gather(content, scratch);
+	latents.values = scratch->values;
+	if (cross)
+		qmk_cpu_quantise_offset(&latents, cross, scratch->remainder, rope->dim,
+					scratch->targets);
+	pack_plane(&latents, scratch, page, page + layout->content_scales_offset);
 }
 
 static void pack_page_paper(const struct qmk_layout *layout, const struct source *content,

@@ -22,17 +22,20 @@
 
 /*
  * Ratios of the scale that are tried: a grid, then half a step to both sides of its
- * best. With feedback a trial costs dim^2 / 2 multiply-adds a token, and the grid is
- * cut to where the best one lies: rounding errors that are fed back widen the
- * targets, so that at 2 bits it lies well above the best one of plain rounding.
+ * best, as often as `halvings` says. With feedback a trial costs dim^2 / 2
+ * multiply-adds a token, and the grid lies where the best one does: rounding errors
+ * that are fed back widen the targets, so that at 2 bits it is well above the best one
+ * of plain rounding. Every scale starts a feedback search anew, so that more of them
+ * always help; the few coordinates of a RoPE key can afford many.
  */
 struct grid {
-	float base, step; /* ratio n is base + n step */
-	unsigned first, last;
+	float first, step;
+	unsigned count, halvings;
 };
 
-static const struct grid plain_4 = {0.6f, 0.14f, 0, 10}, feedback_4 = {0.6f, 0.14f, 0, 4};
-static const struct grid plain_2 = {0.5f, 0.15f, 0, 10}, feedback_2 = {0.5f, 0.15f, 3, 8};
+static const struct grid plain_4 = {0.6f, 0.14f, 11, 1}, feedback_4 = {0.6f, 0.14f, 5, 1};
+static const struct grid plain_2 = {0.5f, 0.15f, 11, 1}, feedback_2 = {0.95f, 0.3f, 4, 2};
+static const struct grid dense_4 = {0.55f, 0.0125f, 48, 0};
 
 /* One set of scales under trial, one a token. */
 struct trial {
@@ -60,7 +63,7 @@ static void base_scales(const struct qmk_cpu_plane *plane, float base[TOKENS])
 	float largest[TOKENS] = {0}, squares[TOKENS] = {0};
 
 	for (uint32_t i = 0; i < plane->dim; i++) {
-		const float *row = plane->values + (size_t)i * TOKENS;
+		const float *row = plane->targets + (size_t)i * TOKENS;
 
 		for (unsigned t = 0; t < TOKENS; t++) {
 			float magnitude = fabsf(row[t]);
@@ -138,41 +141,56 @@ QMK_INLINE void round_row(const struct qmk_cpu_plane *plane, uint32_t i,
 static void round_plain(const struct qmk_cpu_plane *plane, struct trial *trial)
 {
 	for (uint32_t i = 0; i < plane->dim; i++)
-		round_row(plane, i, plane->values + (size_t)i * TOKENS, trial);
+		round_row(plane, i, plane->targets + (size_t)i * TOKENS, trial);
 }
 
+/* What is added to rows of 64 tokens: rows of a matrix times errors [known][64]. */
+struct product {
+	const float *matrix; /* first of the rows */
+	size_t stride;
+	const float *errors;
+	uint32_t known;
+};
+
 /*
- * Targets of ROWS coordinates as far as the first `known` coordinates' errors go:
- * a product of ROWS rows of A with errors [known][64], SPAN vectors of tokens at a
- * time, so that the sums stay in registers.
+ * to = from + product for ROWS rows, SPAN vectors of tokens at a time, so that the sums
+ * stay in registers.
  */
-QMK_INLINE void targets_of_rows(const struct qmk_cpu_plane *plane, uint32_t first, uint32_t known,
-				float *target)
+QMK_INLINE void add_product(const struct product *product, const float *from, float *to)
 {
-	const size_t dim = plane->dim;
+	const size_t stride = product->stride;
 
 	for (unsigned token = 0; token < TOKENS; token += SPAN * QMK_LANES) {
-		const float *row = plane->feedback + first * dim, *stop = row + known;
-		const float *errors = plane->errors + token;
+		const float *row = product->matrix, *stop = row + product->known;
+		const float *errors = product->errors + token;
 		qmk_vector sum[ROWS][SPAN], error[SPAN];
 
 		for (unsigned r = 0; r < ROWS; r++)
 			for (unsigned v = 0; v < SPAN; v++)
-				qmk_vector_load(&sum[r][v], plane->values +
-								    (size_t)(first + r) * TOKENS +
-								    token + v * QMK_LANES);
+				qmk_vector_load(&sum[r][v],
+						from + r * TOKENS + token + v * QMK_LANES);
 		for (; row < stop; row++, errors += TOKENS) {
 			for (unsigned v = 0; v < SPAN; v++)
 				qmk_vector_load(&error[v], errors + v * QMK_LANES);
 			for (unsigned r = 0; r < ROWS; r++)
 				for (unsigned v = 0; v < SPAN; v++)
-					sum[r][v] += row[r * dim] * error[v];
+					sum[r][v] += row[r * stride] * error[v];
 		}
 		for (unsigned r = 0; r < ROWS; r++)
 			for (unsigned v = 0; v < SPAN; v++)
-				qmk_vector_store(target + r * TOKENS + token + v * QMK_LANES,
+				qmk_vector_store(to + r * TOKENS + token + v * QMK_LANES,
 						 &sum[r][v]);
 	}
+}
+
+/* Targets of ROWS coordinates as far as the first `known` coordinates' errors go. */
+static void targets_of_rows(const struct qmk_cpu_plane *plane, uint32_t first, uint32_t known,
+			    float *target)
+{
+	const struct product product = {plane->feedback + (size_t)first * plane->dim, plane->dim,
+					plane->errors, known};
+
+	add_product(&product, plane->targets + (size_t)first * TOKENS, target);
 }
 
 static void round_feedback(const struct qmk_cpu_plane *plane, struct trial *trial)
@@ -208,8 +226,8 @@ static void try_ratios(const struct qmk_cpu_plane *plane, struct trial *trial,
 	keep_better(plane, trial, search);
 }
 
-/* The error is rough in the scale: two more trials beside the best pay. */
-static void search_fine(const struct qmk_cpu_plane *plane, float step, struct search *search)
+/* The error is rough in the scale: trials beside the best one pay. */
+static void try_beside(const struct qmk_cpu_plane *plane, float distance, struct search *search)
 {
 	float center[TOKENS];
 	struct trial trial;
@@ -217,7 +235,7 @@ static void search_fine(const struct qmk_cpu_plane *plane, float step, struct se
 	memcpy(center, search->ratio, sizeof(center));
 	for (unsigned side = 0; side < 2; side++) {
 		for (unsigned t = 0; t < TOKENS; t++)
-			trial.ratio[t] = center[t] + (side == 0 ? -step / 2 : step / 2);
+			trial.ratio[t] = center[t] + (side == 0 ? -distance : distance);
 		try_ratios(plane, &trial, search);
 	}
 }
@@ -225,14 +243,27 @@ static void search_fine(const struct qmk_cpu_plane *plane, float step, struct se
 static void search_grid(const struct qmk_cpu_plane *plane, const struct grid *grid,
 			struct search *search)
 {
+	float distance = grid->step;
 	struct trial trial;
 
-	for (unsigned n = grid->first; n <= grid->last; n++) {
+	for (unsigned n = 0; n < grid->count; n++) {
 		for (unsigned t = 0; t < TOKENS; t++)
-			trial.ratio[t] = grid->base + grid->step * (float)n;
+			trial.ratio[t] = grid->first + grid->step * (float)n;
 		try_ratios(plane, &trial, search);
 	}
-	search_fine(plane, grid->step, search);
+	for (unsigned n = 0; n < grid->halvings; n++) {
+		distance /= 2;
+		try_beside(plane, distance, search);
+	}
+}
+
+static const struct grid *choose_grid(const struct qmk_cpu_plane *plane)
+{
+	if (plane->bits == 2)
+		return plane->feedback ? &feedback_2 : &plain_2;
+	if (!plane->feedback)
+		return &plain_4;
+	return plane->dense ? &dense_4 : &feedback_4;
 }
 
 void qmk_cpu_quantise(const struct qmk_cpu_plane *plane)
@@ -246,10 +277,32 @@ void qmk_cpu_quantise(const struct qmk_cpu_plane *plane)
 		search.ratio[t] = search.scale[t] = 0;
 	}
 	base_scales(plane, search.base);
-	if (plane->feedback)
-		search_grid(plane, plane->bits == 4 ? &feedback_4 : &feedback_2, &search);
-	else
-		search_grid(plane, plane->bits == 4 ? &plain_4 : &plain_2, &search);
+	search_grid(plane, choose_grid(plane), &search);
 	for (unsigned t = 0; t < TOKENS; t++)
 		plane->scales[t] = qmk_float_to_fp16(search.scale[t]);
+}
+
+void qmk_cpu_quantise_errors(const struct qmk_cpu_plane *plane, float *errors)
+{
+	float half = (float)(1u << (plane->bits - 1));
+
+	for (uint32_t i = 0; i < plane->dim; i++)
+		for (unsigned t = 0; t < TOKENS; t++) {
+			size_t at = (size_t)i * TOKENS + t;
+			float scale = qmk_fp16_to_float(plane->scales[t]);
+
+			errors[at] = plane->values[at] -
+				     ((float)plane->codes[at] + (0.5f - half)) * scale;
+		}
+}
+
+void qmk_cpu_quantise_offset(const struct qmk_cpu_plane *plane, const float *matrix,
+			     const float *errors, uint32_t count, float *targets)
+{
+	for (uint32_t i = 0; i < plane->dim; i += ROWS) {
+		const struct product product = {matrix + (size_t)i * count, count, errors, count};
+
+		add_product(&product, plane->values + (size_t)i * TOKENS,
+			    targets + (size_t)i * TOKENS);
+	}
 }

@@ -39,6 +39,8 @@
 #define qmk_cpu_paper_quantise_content QMK_NAMED(qmk_cpu_paper_quantise_content)
 #define qmk_cpu_paper_quantise_rope    QMK_NAMED(qmk_cpu_paper_quantise_rope)
 #define qmk_cpu_quantise               QMK_NAMED(qmk_cpu_quantise)
+#define qmk_cpu_quantise_errors        QMK_NAMED(qmk_cpu_quantise_errors)
+#define qmk_cpu_quantise_offset        QMK_NAMED(qmk_cpu_quantise_offset)
 #define qmk_cpu_slice                  QMK_NAMED(qmk_cpu_slice)
 #define qmk_cpu_slice_bf16             QMK_NAMED(qmk_cpu_slice_bf16)
 #define qmk_cpu_table                  QMK_NAMED(qmk_cpu_table)

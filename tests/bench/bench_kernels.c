@@ -221,6 +221,7 @@ static void pages_fini(struct pages *pages)
 	free(pages->workspace);
 	free((void *)(uintptr_t)pages->constants.content_feedback);
 	free((void *)(uintptr_t)pages->constants.rope_feedback);
+	free((void *)(uintptr_t)pages->constants.cross_feedback);
 }
 
 static float *random_feedback(uint32_t dim)
@@ -233,6 +234,15 @@ static float *random_feedback(uint32_t dim)
 				i == j  ? 1
 				: i > j ? 0.05f * feedback[(size_t)i * dim + j]
 					: 0;
+	return feedback;
+}
+
+static float *random_feedback_below(uint32_t rows, uint32_t columns)
+{
+	float *feedback = random_floats((size_t)rows * columns);
+
+	for (size_t i = 0; i < (size_t)rows * columns; i++)
+		feedback[i] *= 0.05f;
 	return feedback;
 }
 
@@ -268,6 +278,7 @@ static void bench_pack(enum qmk_format format, bool feedback)
 	if (feedback) {
 		pages.constants.content_feedback = random_feedback(CONTENT);
 		pages.constants.rope_feedback = random_feedback(ROPE);
+		pages.constants.cross_feedback = random_feedback_below(CONTENT, ROPE);
 	}
 	rate = 64 / seconds_of(run_pack, &pages);
 	report(name, rate, "token-layers/s", 20000, "target", rate / 20000);
