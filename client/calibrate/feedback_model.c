@@ -128,6 +128,16 @@ static double cubic_mean(const double *v, uint32_t n)
 	return cbrt(sum);
 }
 
+double qmw_feedback_common_width(const struct qmw_feedback_model *model, double k,
+				 const double *variance)
+{
+	double total = 0;
+
+	for (uint32_t i = 0; i < model->n; i++)
+		total += model->d[i];
+	return exp(qmw_feedback_common(model, k, variance, NULL, NULL)) / total;
+}
+
 /* Scratch of the common-scale model: [3][n] in a row of work. */
 struct widths {
 	double *noise, *v, *to_d;

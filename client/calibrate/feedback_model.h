@@ -37,6 +37,10 @@ qmla_status_t qmw_feedback_model_set(struct qmw_feedback_model *model, const dou
 double qmw_feedback_scaled(const struct qmw_feedback_model *model, double k, const double *variance,
 			   double *tau2);
 
+/** V of qmw_feedback_common below: a rounding error's variance is k V. */
+double qmw_feedback_common_width(const struct qmw_feedback_model *model, double k,
+				 const double *variance);
+
 /**
  * Gradients of qmw_feedback_scaled's J: @p to_h [n][n] (symmetric) with respect to H and
  * @p to_variance [n]. @p tau2 as it left them.

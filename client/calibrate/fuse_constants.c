@@ -12,7 +12,7 @@
 #include "common/log.h"
 
 #define COMPONENT "fuse"
-#define ARRAYS    7u
+#define ARRAYS    8u
 #define NAME      48u
 
 /* One array of one layer. */
@@ -112,6 +112,7 @@ static uint32_t list_arrays(const struct qmw_transform *t, const double *scale,
 		{"content_weight", t->content_weight, n, 0},
 		{"rope_feedback", t->rope_feedback, r, r},
 		{"rope_weight", t->rope_weight, r, 0},
+		{"cross_feedback", t->cross_feedback, n, r},
 		{"content_scale", scale, n, 0},
 	};
 	uint32_t count = 0;

@@ -52,16 +52,19 @@ static qmla_status_t measure_one(const struct qmw_stored *stored, const struct q
 	qmla_status_t status;
 
 	memset(sums, 0, sizeof(*sums));
-	status = qmw_stored_content(stored, sample->passage, rows->content);
+	status = qmw_stored_rows(stored, sample->passage, rows->content, NULL);
 	if (status == QMLA_OK)
-		status = qmw_stored_key(stored, sample->passage, rows->key);
+		status = output_error(sample, rows, true, false, &sums->content);
+	if (status == QMLA_OK)
+		status = qmw_stored_rows(stored, sample->passage, NULL, rows->key);
 	if (status == QMLA_OK)
 		status = qmw_passage_positional(sample->passage, rows->key, &sums->score,
 						&sums->score_energy, NULL);
 	if (status == QMLA_OK)
-		status = output_error(sample, rows, true, false, &sums->content);
-	if (status == QMLA_OK)
 		status = output_error(sample, rows, false, true, &sums->rope);
+	/* Content may take back what the RoPE codes did: both again, together. */
+	if (status == QMLA_OK)
+		status = qmw_stored_rows(stored, sample->passage, rows->content, rows->key);
 	if (status == QMLA_OK)
 		status = output_error(sample, rows, true, true, &sums->both);
 	return status;

@@ -10,7 +10,7 @@
 
 #define COMPONENT "calibrate"
 #define MAGIC     "QMLALYR1"
-#define ARRAYS    10
+#define ARRAYS    11
 #define LIMIT     ((size_t)256 << 20)
 
 struct header {
@@ -28,10 +28,10 @@ static void list_arrays(struct qmw_transform *t, double **arrays[ARRAYS], size_t
 	double **const all[ARRAYS] = {
 		&t->rotation,      &t->content_scale, &t->rope_angle,       &t->rope_scale,
 		&t->content_mean,  &t->rope_mean,     &t->content_feedback, &t->content_weight,
-		&t->rope_feedback, &t->rope_weight,
+		&t->rope_feedback, &t->rope_weight,   &t->cross_feedback,
 	};
-	const size_t sizes[ARRAYS] = {d_c * d_c, d_c,       d_r / 2, d_r / 2,   d_c,
-				      d_r,       d_c * d_c, d_c,     d_r * d_r, d_r};
+	const size_t sizes[ARRAYS] = {d_c * d_c, d_c, d_r / 2,   d_r / 2, d_c,      d_r,
+				      d_c * d_c, d_c, d_r * d_r, d_r,     d_c * d_r};
 
 	memcpy(arrays, all, sizeof(all));
 	memcpy(counts, sizes, sizeof(sizes));

@@ -3,7 +3,8 @@
  * @file
  * The default method, from the paper's own error model and without training on the loss:
  * means, a content rotation with scales and RoPE pair transforms that suit feedback rounding,
- * and the rounding matrices of both paths (docs/calibration.md has the formulas).
+ * the rounding matrices of both paths, and how content takes back RoPE errors (docs/calibration.md
+ * has the formulas).
  */
 #ifndef QMW_CALIBRATE_RECIPE_H
 #define QMW_CALIBRATE_RECIPE_H
@@ -15,7 +16,7 @@
 #include "client/calibrate/method.h"
 #include "client/calibrate/sensitivity.h"
 
-#define QMW_RECIPE_TEXT "means, rotation, scales and RoPE pairs for feedback rounding"
+#define QMW_RECIPE_TEXT "means, rotation, scales and RoPE pairs for joint feedback rounding"
 
 /** Measures the sensitivities and fills all of @p transform. */
 qmla_status_t qmw_recipe_learn(const struct qmw_samples *samples,

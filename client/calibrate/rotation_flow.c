@@ -10,7 +10,7 @@
 
 struct qmw_rotation_flow qmw_rotation_flow_defaults(uint32_t content_bits)
 {
-	return (struct qmw_rotation_flow){.iterations = 150,
+	return (struct qmw_rotation_flow){.iterations = 200,
 					  .rate = 0.3,
 					  .momentum = 0.9,
 					  .noise = content_bits == 2 ? 0.14 : 0.0115};
@@ -188,7 +188,7 @@ static qmla_status_t run(const struct qmw_rotation_flow *flow, struct state *s, 
 			*after = loss;
 			memcpy(s->best, s->r, s->square * sizeof(double));
 		}
-		if (flow->progress && !flow->progress(flow->user, done + 1, flow->iterations))
+		if (flow->go_on && !flow->go_on(flow->user))
 			return QMLA_ERR_CANCELLED;
 	}
 	return QMLA_OK;

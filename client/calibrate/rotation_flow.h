@@ -14,12 +14,12 @@
 #include <qmla/status.h>
 
 struct qmw_rotation_flow {
-	uint32_t iterations; /**< 150 */
+	uint32_t iterations; /**< 200 */
 	double rate;         /**< 0.3, cosine to zero */
 	double momentum;     /**< 0.9 */
 	double noise;        /**< k: E r^2 over the target's variance; .0115 at 4 bits, .14 at 2 */
-	/** After each iteration, may be NULL; false ends it: QMLA_ERR_CANCELLED. */
-	bool (*progress)(void *user, uint32_t done, uint32_t of);
+	/** Asked after each iteration, may be NULL; false ends it: QMLA_ERR_CANCELLED. */
+	bool (*go_on)(void *user);
 	void *user;
 };
 

@@ -15,7 +15,7 @@ struct qmw_stored {
 	struct qmk_layout layout;
 	struct qmw_content_map map;
 	double *angle, *scale;          /* of the pairs; NULL: none */
-	float *owned[6];                /* what constants points to */
+	float *owned[7];                /* what constants points to */
 	struct qmk_constants constants; /* float copies for the kernels */
 };
 
@@ -52,13 +52,14 @@ static bool take_constants(struct qmw_stored *self, const struct qmw_transform *
 	c->content_weight = narrow(t->content_weight, d_c, &self->owned[3]);
 	c->rope_feedback = narrow(t->rope_feedback, d_r * d_r, &self->owned[4]);
 	c->rope_weight = narrow(t->rope_weight, d_r, &self->owned[5]);
+	c->cross_feedback = narrow(t->cross_feedback, d_c * d_r, &self->owned[6]);
 	self->angle = duplicate(t->rope_angle, d_r / 2);
 	self->scale = duplicate(t->rope_scale, d_r / 2);
 	return !c->content_mean == !t->content_mean && !c->rope_mean == !t->rope_mean &&
 	       !c->content_feedback == !t->content_feedback &&
 	       !c->content_weight == !t->content_weight && !c->rope_feedback == !t->rope_feedback &&
-	       !c->rope_weight == !t->rope_weight && !self->angle == !t->rope_angle &&
-	       !self->scale == !t->rope_scale;
+	       !c->rope_weight == !t->rope_weight && !c->cross_feedback == !t->cross_feedback &&
+	       !self->angle == !t->rope_angle && !self->scale == !t->rope_scale;
 }
 
 qmla_status_t qmw_stored_create(const struct qmw_config *config, const struct qmw_rope *rope,
@@ -144,78 +145,83 @@ static qmla_status_t through_pages(const struct qmk_layout *layout,
 	return status;
 }
 
-/* One plane with the default quantiser; the other is zeros. @rows is replaced. */
-static qmla_status_t default_rows(const struct qmw_stored *stored, bool is_content, uint32_t n,
-				  float *rows)
+/*
+ * Rows in cache coordinates with the default quantiser, replaced. A path that is NULL is
+ * zeros without a mean, which come back as they are.
+ */
+static qmla_status_t default_rows(const struct qmw_stored *stored, uint32_t n, float *content,
+				  float *key)
 {
 	uint32_t pages = (n + QMK_PAGE_TOKENS - 1) / QMK_PAGE_TOKENS;
 	size_t d_c = stored->layout.content_dim, d_r = stored->layout.rope_dim;
-	size_t width = is_content ? d_c : d_r;
 	size_t tokens = (size_t)pages * QMK_PAGE_TOKENS;
-	float *content = calloc(tokens * d_c, sizeof(*content));
-	float *rope = calloc(tokens * d_r, sizeof(*rope));
+	float *wide_c = calloc(tokens * d_c, sizeof(float));
+	float *wide_k = calloc(tokens * d_r, sizeof(float));
 	struct qmk_constants constants = stored->constants;
-	qmla_status_t status = QMLA_ERR_NO_MEMORY;
+	qmla_status_t status = wide_c && wide_k ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 
-	if (is_content)
+	if (!key)
 		constants.rope_mean = constants.rope_feedback = constants.rope_weight = NULL;
-	else
+	if (!content)
 		constants.content_mean = constants.content_feedback = constants.content_weight =
 			NULL;
-	if (content && rope) {
-		memcpy(is_content ? content : rope, rows, n * width * sizeof(float));
-		status = through_pages(&stored->layout, &constants, pages, content, rope);
-	}
+	if (!key || !content)
+		constants.cross_feedback = NULL;
+	if (status == QMLA_OK && content)
+		memcpy(wide_c, content, n * d_c * sizeof(float));
+	if (status == QMLA_OK && key)
+		memcpy(wide_k, key, n * d_r * sizeof(float));
 	if (status == QMLA_OK)
-		memcpy(rows, is_content ? content : rope, n * width * sizeof(float));
-	free(rope);
-	free(content);
+		status = through_pages(&stored->layout, &constants, pages, wide_c, wide_k);
+	if (status == QMLA_OK && content)
+		memcpy(content, wide_c, n * d_c * sizeof(float));
+	if (status == QMLA_OK && key)
+		memcpy(key, wide_k, n * d_r * sizeof(float));
+	free(wide_k);
+	free(wide_c);
 	return status;
 }
 
-qmla_status_t qmw_stored_content(const struct qmw_stored *stored, const struct qmw_passage *passage,
-				 float *restored)
+static void paper_key(const struct qmw_stored *stored, const struct qmw_passage *passage,
+		      uint32_t n, float *key)
 {
-	uint32_t n = qmw_passage_tokens(passage), dim = stored->map.dim;
-	float *rows = malloc((size_t)n * dim * sizeof(*rows));
-	qmla_status_t status = QMLA_OK;
+	uint32_t dim = stored->rope.dim;
+	uint32_t group = dim < QMK_PAPER_GROUP ? dim : QMK_PAPER_GROUP;
 
-	if (!rows)
-		return QMLA_ERR_NO_MEMORY;
-	qmw_content_map_forward(&stored->map, n, qmw_passage_content(passage), rows);
-	if (stored->storage.quantiser == QMW_QUANTISER_PAPER)
-		qmw_fake_paper_apply(&(struct qmw_fake_paper){stored->storage.content_bits,
-							      QMK_PAPER_GROUP, true},
-				     n, dim, rows, rows);
-	else
-		status = default_rows(stored, true, n, rows);
-	if (status == QMLA_OK)
-		qmw_content_map_back(&stored->map, n, rows, restored);
-	free(rows);
-	return status;
+	/* The pairs' transform commutes with the rotation. */
+	qmw_passage_rotate(passage, false, key);
+	qmw_fake_paper_apply(&(struct qmw_fake_paper){4, group, false}, n, dim, key, key);
+	qmw_passage_rotate(passage, true, key);
 }
 
-qmla_status_t qmw_stored_key(const struct qmw_stored *stored, const struct qmw_passage *passage,
-			     float *restored)
+qmla_status_t qmw_stored_rows(const struct qmw_stored *stored, const struct qmw_passage *passage,
+			      float *content, float *key)
 {
 	const struct qmw_pairs pairs = {&stored->rope, stored->angle, stored->scale};
-	uint32_t n = qmw_passage_tokens(passage), dim = stored->rope.dim;
+	uint32_t n = qmw_passage_tokens(passage), d_c = stored->map.dim, d_r = stored->rope.dim;
+	float *rows = content ? malloc((size_t)n * d_c * sizeof(*rows)) : NULL;
 	qmla_status_t status = QMLA_OK;
 
-	memcpy(restored, qmw_passage_key(passage), (size_t)n * dim * sizeof(*restored));
-	if (stored->storage.quantiser == QMW_QUANTISER_PAPER) {
-		uint32_t group = dim < QMK_PAPER_GROUP ? dim : QMK_PAPER_GROUP;
-
-		qmw_passage_rotate(passage, false, restored);
-		qmw_pairs_apply(&pairs, false, n, restored);
-		qmw_fake_paper_apply(&(struct qmw_fake_paper){4, group, false}, n, dim, restored,
-				     restored);
-		qmw_pairs_apply(&pairs, true, n, restored);
-		qmw_passage_rotate(passage, true, restored);
-		return QMLA_OK;
+	if (content && !rows)
+		return QMLA_ERR_NO_MEMORY;
+	if (content)
+		qmw_content_map_forward(&stored->map, n, qmw_passage_content(passage), rows);
+	if (key) {
+		memcpy(key, qmw_passage_key(passage), (size_t)n * d_r * sizeof(*key));
+		qmw_pairs_apply(&pairs, false, n, key);
 	}
-	qmw_pairs_apply(&pairs, false, n, restored);
-	status = default_rows(stored, false, n, restored);
-	qmw_pairs_apply(&pairs, true, n, restored);
+	if (stored->storage.quantiser == QMW_QUANTISER_DEFAULT)
+		status = default_rows(stored, n, rows, key);
+	else if (content)
+		qmw_fake_paper_apply(&(struct qmw_fake_paper){stored->storage.content_bits,
+							      QMK_PAPER_GROUP, true},
+				     n, d_c, rows, rows);
+	if (stored->storage.quantiser == QMW_QUANTISER_PAPER && key)
+		paper_key(stored, passage, n, key);
+	if (status == QMLA_OK && content)
+		qmw_content_map_back(&stored->map, n, rows, content);
+	if (status == QMLA_OK && key)
+		qmw_pairs_apply(&pairs, true, n, key);
+	free(rows);
 	return status;
 }

@@ -34,12 +34,12 @@ qmla_status_t qmw_stored_create(const struct qmw_config *config, const struct qm
 				const struct qmw_storage *storage, struct qmw_stored **stored);
 void qmw_stored_destroy(struct qmw_stored *stored); /**< accepts NULL */
 
-/** @p restored [n][d_c] of the passage's content rows. QMLA_ERR_NO_MEMORY. */
-qmla_status_t qmw_stored_content(const struct qmw_stored *stored, const struct qmw_passage *passage,
-				 float *restored);
-
-/** @p restored [n][d_r], before the rotation, of its key rows. QMLA_ERR_NO_MEMORY. */
-qmla_status_t qmw_stored_key(const struct qmw_stored *stored, const struct qmw_passage *passage,
-			     float *restored);
+/**
+ * What is read back of the passage's rows: @p content [n][d_c] and @p key [n][d_r] (before
+ * the rotation). Either may be NULL: that path is exact, and the other does not take back
+ * its errors. QMLA_ERR_NO_MEMORY.
+ */
+qmla_status_t qmw_stored_rows(const struct qmw_stored *stored, const struct qmw_passage *passage,
+			      float *content, float *key);
 
 #endif /* QMW_CALIBRATE_STORED_H */

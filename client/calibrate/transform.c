@@ -16,5 +16,6 @@ void qmw_transform_free(struct qmw_transform *transform)
 	free(transform->content_weight);
 	free(transform->rope_feedback);
 	free(transform->rope_weight);
+	free(transform->cross_feedback);
 	memset(transform, 0, sizeof(*transform));
 }

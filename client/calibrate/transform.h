@@ -24,6 +24,7 @@ struct qmw_transform {
 	double *content_mean, *rope_mean;          /**< [d_c], [d_r] */
 	double *content_feedback, *content_weight; /**< [d_c][d_c] unit lower triangular, [d_c] */
 	double *rope_feedback, *rope_weight;       /**< [d_r][d_r], [d_r] */
+	double *cross_feedback; /**< [d_c][d_r]: content takes back what the RoPE codes did */
 };
 
 /** Frees the arrays and zeroes the structure. Accepts a zeroed one. */

@@ -115,11 +115,9 @@ static void test_rotation_descends_with_noise(void **state)
 	assert_memory_equal(r, again, sizeof(r));
 }
 
-static bool stop_at_three(void *user, uint32_t done, uint32_t of)
+static bool stop_at_three(void *user)
 {
-	(void)user;
-	(void)of;
-	return done < 3;
+	return ++*(int *)user < 3;
 }
 
 static void test_rotation_stops(void **state)
@@ -127,14 +125,17 @@ static void test_rotation_stops(void **state)
 	struct qmw_rotation_flow flow = qmw_rotation_flow_defaults(4);
 	double h[N * N], r[N * N], before, after;
 	struct qmw_random random;
+	int asked = 0;
 
 	(void)state;
-	flow.progress = stop_at_three;
+	flow.go_on = stop_at_three;
+	flow.user = &asked;
 	qmw_random_init(&random, 7, QMW_PURPOSE_TEST, 0);
 	spread_positive(&random, 1, h);
 	qmw_spreading_rotation(N, r);
 	assert_int_equal(qmw_rotation_flow_run(&flow, N, h, h, r, &before, &after),
 			 QMLA_ERR_CANCELLED);
+	assert_int_equal(asked, 3);
 }
 
 static struct qmw_rope rope_of(enum qmk_pairing pairing)
