@@ -164,7 +164,7 @@ static qmla_status_t check_pool(const struct qmw_worker_config *config)
 	enum qmk_format format = config->format;
 	qmla_status_t status = qmw_config_read(config->model, &model);
 
-	if (status == QMLA_OK && !format)
+	if (status == QMLA_OK && !format && !config->ignore_calibration)
 		status = qmw_constants_read_format(config->model, &format);
 	if (status != QMLA_OK)
 		return status;
