@@ -36,6 +36,7 @@ static void close_rails(struct qmt_verbs_endpoint *endpoint)
 
 		if (!rail->used)
 			continue;
+		qmt_qp_drain(&rail->qp);
 		qmt_qp_destroy(&rail->qp, NULL);
 		qmt_monitor_remove(endpoint->domain->monitor, &rail->watched);
 		qmt_mail_destroy(endpoint->domain->api, &rail->mail);

@@ -88,6 +88,7 @@ static void close_rail(struct qmt_verbs_peer_rail *rail)
 
 	/* The windows go before the queue pair that they are bound to, or it would be held. */
 	qmt_qp_fail(&rail->qp);
+	qmt_qp_drain(&rail->qp);
 	for (size_t i = 0; i < QMT_WRITE_DEPTH; i++) {
 		for (size_t w = 0; w < QMT_WINDOWS_MAX; w++) {
 			if (rail->grants[i].windows[w])

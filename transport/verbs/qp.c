@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/digest.h"
 #include "common/log.h"
 
@@ -195,6 +196,42 @@ void qmt_qp_fail(struct qmt_qp *qp)
 
 	if (qp->qp)
 		(void)qp->port->api->modify_qp(qp->qp, &attr, IBV_QP_STATE);
+}
+
+#define DRAIN_NS   (100 * QMC_NS_PER_MS)
+#define DRAIN_MARK UINT64_MAX
+#define DRAIN_POLL 16
+
+/* True when the mark came. */
+static bool poll_for_mark(struct qmt_qp *qp, bool *any)
+{
+	struct ibv_wc wcs[DRAIN_POLL];
+	int n = qp->port->api->poll_cq(qp->cq, DRAIN_POLL, wcs);
+
+	*any = n > 0;
+	for (int i = 0; i < n; i++) {
+		if (wcs[i].wr_id == DRAIN_MARK)
+			return true;
+	}
+	return n < 0;
+}
+
+void qmt_qp_drain(struct qmt_qp *qp)
+{
+	struct ibv_send_wr mark = {.wr_id = DRAIN_MARK,
+				   .opcode = IBV_WR_RDMA_WRITE,
+				   .send_flags = IBV_SEND_SIGNALED},
+			   *bad;
+	qmc_time_t deadline = qmc_clock_after(DRAIN_NS);
+	bool any;
+
+	/* What is posted in error state is flushed behind all the rest. */
+	if (!qp->qp || qp->port->api->post_send(qp->qp, &mark, &bad) != 0)
+		return;
+	while (!poll_for_mark(qp, &any) && qmc_clock_now() < deadline) {
+		if (!any)
+			qmc_clock_sleep_until(qmc_clock_after(200 * QMC_NS_PER_US));
+	}
 }
 
 void qmt_qp_destroy(struct qmt_qp *qp, struct ibv_comp_channel *shared)

@@ -56,6 +56,12 @@ uint32_t qmt_qp_read_depth(const struct qmt_qp *qp, const struct qmt_qp_address 
 /** Error state: the peer reaches nothing through it any more, and what is posted is flushed. */
 void qmt_qp_fail(struct qmt_qp *qp);
 
+/**
+ * Waits, at most 100 ms, until everything that was posted to a failed queue pair has come
+ * back; its completions are thrown away. A device may not let go of a busy one.
+ */
+void qmt_qp_drain(struct qmt_qp *qp);
+
 /** Takes it down for good; on return the device touches no memory for it. Accepts a zeroed one. */
 void qmt_qp_destroy(struct qmt_qp *qp, struct ibv_comp_channel *shared);
 
