@@ -159,6 +159,30 @@ class Rounding(unittest.TestCase):
                 cost[name] = np.einsum("ti,ij,tj->", e, h, e)
             self.assertLess(cost["feedback"], gain * cost["plain"])
 
+    def test_cross_feedback_helps(self):
+        """Content takes back what the key's codes did, by the joint measure of both."""
+        keys, content = 32, 96
+        h = random_sensitivity(keys + content)
+        a, d = record.feedback_factors(h)
+        rows = random(6).normal(size=(64, keys + content))
+        codes, scales = record.quantise(rows[:, :keys], 4, a[:keys, :keys], d[:keys], dense=True)
+        left = rows[:, :keys] - record.dequantise(codes, scales[:, None], 4)
+        cost = []
+        for cross in (a[keys:, :keys], 0 * a[keys:, :keys]):
+            aims = rows[:, keys:] + left @ cross.T
+            codes, scales = record.quantise(rows[:, keys:], 4, a[keys:, keys:], d[keys:], aims)
+            e = np.concatenate((left, rows[:, keys:] - record.dequantise(codes, scales[:, None], 4)), 1)
+            cost.append(np.einsum("ti,ij,tj->", e, h, e))
+        self.assertLess(cost[0], 0.8 * cost[1])
+
+    def test_many_scales_help(self):
+        a, d = record.feedback_factors(random_sensitivity(64))
+        rows, least = random(8).normal(size=(64, 64)), []
+        for dense in (False, True):
+            codes, scales = record.quantise(rows, 4, a, d, dense=dense)
+            least.append((((rows - record.dequantise(codes, scales[:, None], 4)) @ a.T) ** 2 @ d).sum())
+        self.assertLess(least[1], 0.97 * least[0])
+
     def test_bf16(self):
         rounded = record.bf16(np.float32([1.00390625, 1.01171875, -3.14159]))
         self.assertEqual(rounded.tolist(), [1.0, 1.015625, -3.140625])

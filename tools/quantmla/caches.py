@@ -15,12 +15,14 @@ def _apply(rows, function):
 
 class Packed:
     """C4R4 or C2R4. @constants: a list with a dict a layer, keys as in quantmla.safetensors
-    without the layer's prefix, all optional (rope_scale is not read); @rotation: [d_c][d_c] or None."""
+    without the layer's prefix, all optional (rope_scale is not read); @rotation: [d_c][d_c] or None.
+    A layer's key is asked for before its content, which takes back what the key's codes did."""
 
     def __init__(self, form, constants, rotation=None):
         self.content_bits, self.rope_bits = record.FORMATS[form]
         self.constants, self.rotation = constants, rotation
         self.written = {}  # of the last text: (layer, path) to codes and scales of every token
+        self.left = {}     # of the last text: layer to what its key's codes left
 
     def _path(self, layer, path, rows, bits):
         """Far and near rows in cache coordinates."""
@@ -28,9 +30,16 @@ class Packed:
         mean = c.get(path + "_mean")
         mean = np.zeros(rows.shape[1], rows.dtype) if mean is None else mean.astype(rows.dtype)
         centred = rows - mean
-        codes, scales = record.quantise(centred, bits, c.get(path + "_feedback"), c.get(path + "_weight"))
+        cross, aims = c.get("cross_feedback"), None
+        if path == "content" and cross is not None:
+            aims = centred + self.left[layer] @ cross.astype(rows.dtype).T
+        codes, scales = record.quantise(centred, bits, c.get(path + "_feedback"), c.get(path + "_weight"), aims,
+                                        dense=path == "rope")
         self.written[layer, path] = codes, scales
-        return record.dequantise(codes, scales[:, None], bits) + mean, record.bf16(centred) + mean
+        far = record.dequantise(codes, scales[:, None], bits)
+        if path == "rope":
+            self.left[layer] = centred - far
+        return far + mean, record.bf16(centred) + mean
 
     def page(self, layer, block):
         """Bytes of the page that holds tokens 64 block … 64 block + 63 of the last text."""
@@ -43,11 +52,14 @@ class Packed:
         return torch.from_numpy(far).to(rows.dtype), torch.from_numpy(near).to(rows.dtype)
 
     def content(self, layer, latent):
+        scale = self.constants[layer].get("content_scale")
+        scale = 1.0 if scale is None else torch.from_numpy(np.array(scale)).to(latent.dtype)
         if self.rotation is None:
-            return self._both(layer, "content", latent, self.content_bits)
+            far, near = self._both(layer, "content", latent * scale, self.content_bits)
+            return far / scale, near / scale
         rotation = torch.from_numpy(self.rotation).to(latent.dtype)
-        far, near = self._both(layer, "content", latent @ rotation, self.content_bits)
-        return far @ rotation.T, near @ rotation.T
+        far, near = self._both(layer, "content", latent @ rotation * scale, self.content_bits)
+        return (far / scale) @ rotation.T, (near / scale) @ rotation.T
 
     def key(self, layer, key):
         return self._both(layer, "rope", key, self.rope_bits)

@@ -182,7 +182,8 @@ class Model:
 
     def attention(self, i, x, cache):
         latent, key = self.latents(i, x)
-        (far_c, near_c), (far_k, near_k) = cache.content(i, latent), cache.key(i, key)
+        far_k, near_k = cache.key(i, key)
+        far_c, near_c = cache.content(i, latent)
         near = None if far_c is near_c and far_k is near_k else (near_c, near_k)
         return self.attend(i, self.queries(i, x), (far_c, far_k), near)
 

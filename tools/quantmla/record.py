@@ -6,7 +6,10 @@ Rows are tokens.
 import numpy as np
 
 FORMATS = {"c4r4": (4, 4), "c2r4": (2, 4)}  # bits of content, bits of RoPE
-RATIOS = {4: np.linspace(0.6, 2.0, 11), 2: np.linspace(0.5, 2.0, 11)}
+# Ratios of the scale that are tried: (bits, search) to a grid's first, step, count, and how often half the last
+# distance is tried to both sides of the best (docs/format.md, 5).
+SEARCHES = {(4, "plain"): (0.6, 0.14, 11, 1), (2, "plain"): (0.5, 0.15, 11, 1),
+            (4, "feedback"): (0.6, 0.14, 5, 1), (2, "feedback"): (0.95, 0.3, 4, 2), (4, "dense"): (0.55, 0.0125, 48, 0)}
 BLOCK = 64  # coordinates rounded one by one; what they owe to earlier ones is one product
 
 
@@ -41,13 +44,11 @@ def bf16(x):
     return bits.view(np.float32).astype(x.dtype)
 
 
-def scale_candidates(rows, bits):
-    """[candidates][rows]: fp16 scales to try (accuracy.md's recipe, step 5)."""
+def base_scales(rows, bits):
+    """The scales that ratio 1 stands for: at 4 bits the one that just covers the largest magnitude, at 2 the rms."""
     if bits == 2:
-        unit = np.sqrt(np.mean(rows * rows, axis=1))
-    else:
-        unit = np.abs(rows).max(axis=1) / (2 ** (bits - 1) - 0.5)
-    return (RATIOS[bits][:, None] * unit[None]).astype(np.float16).astype(rows.dtype)
+        return np.sqrt(np.mean(rows * rows, axis=1))
+    return np.abs(rows).max(axis=1) / (2 ** (bits - 1) - 0.5)
 
 
 def midrise_codes(targets, scale, bits):
@@ -62,15 +63,17 @@ def dequantise(codes, scale, bits):
     return scale * (codes - (2 ** (bits - 1) - 0.5))
 
 
-def round_feedback(rows, scale, bits, factor, weight):
+def round_feedback(rows, scale, bits, factor, weight, aims=None):
     """Rounds coordinate after coordinate, each meant to undo what the earlier ones did.
-    @scale is [rows]. Returns the codes and, for each row, sum of D (target - value)^2."""
+    @scale is [rows]; @aims: what rounding aims at, default the rows themselves. Returns the
+    codes and, for each row, sum of D (target - value)^2."""
     n = rows.shape[1]
+    aims = rows if aims is None else aims
     codes, errors = np.empty(rows.shape, np.uint8), np.empty_like(rows)
     loss = np.zeros(rows.shape[0], dtype=rows.dtype)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
-        owed = rows[:, start:stop] + errors[:, :start] @ factor[start:stop, :start].T
+        owed = aims[:, start:stop] + errors[:, :start] @ factor[start:stop, :start].T
         for i in range(start, stop):
             target = owed[:, i - start] + errors[:, start:i] @ factor[i, start:i]
             code = midrise_codes(target, scale, bits)
@@ -80,22 +83,43 @@ def round_feedback(rows, scale, bits, factor, weight):
     return codes, loss
 
 
-def quantise(rows, bits, factor=None, weight=None):
-    """Codes [rows][n] and one fp16 scale a row, chosen by the weighted error among all
-    candidates. Without @factor and @weight: plain rounding, plain error."""
+class Search:
+    """The best codes so far of every row."""
+
+    def __init__(self, rows, bits, factor, weight, aims):
+        self.rows, self.bits, self.factor, self.weight, self.aims = rows, bits, factor, weight, aims
+        self.base = base_scales(rows if aims is None else aims, bits)
+        self.codes = np.full(rows.shape, 2 ** (bits - 1), np.uint8)
+        self.scales, self.ratios = np.zeros(len(rows), rows.dtype), np.zeros(len(rows), rows.dtype)
+        self.least = np.full(len(rows), np.inf, rows.dtype)
+
+    def attempt(self, ratios):
+        """Tries a scale a row, as fp16 stores it."""
+        scale = np.minimum(self.base * ratios, 65504).astype(np.float16).astype(self.rows.dtype)
+        trial, loss = round_feedback(self.rows, scale, self.bits, self.factor, self.weight, self.aims)
+        better = loss < self.least
+        self.codes[better], self.scales[better] = trial[better], scale[better]
+        self.ratios[better], self.least[better] = (ratios + 0 * scale)[better], loss[better]
+
+
+def quantise(rows, bits, factor=None, weight=None, aims=None, dense=False):
+    """Codes [rows][n] and one fp16 scale a row, chosen by the weighted error among all that are
+    tried. Without @factor and @weight: plain rounding, plain error. @aims as round_feedback;
+    @dense: many scales, for the few coordinates of a RoPE key."""
     n = rows.shape[1]
+    kind = "plain" if factor is None else "dense" if dense and bits == 4 else "feedback"
     factor = np.eye(n) if factor is None else factor
     weight = np.ones(n) if weight is None else weight
-    factor, weight = factor.astype(rows.dtype), weight.astype(rows.dtype)
-    codes, scales, least = None, None, None
-    for scale in scale_candidates(rows, bits):
-        trial, loss = round_feedback(rows, scale, bits, factor, weight)
-        if codes is None:
-            codes, scales, least = trial, scale.copy(), loss
-            continue
-        better = loss < least
-        codes[better], scales[better], least[better] = trial[better], scale[better], loss[better]
-    return codes, scales
+    search = Search(rows, bits, factor.astype(rows.dtype), weight.astype(rows.dtype), aims)
+    first, step, count, halvings = SEARCHES[bits, kind]
+    for ratio in first + step * np.arange(count):
+        search.attempt(ratio)
+    for _ in range(halvings):
+        step /= 2
+        center = search.ratios.copy()
+        search.attempt(center - step)
+        search.attempt(center + step)
+    return search.codes, search.scales
 
 
 def pack_codes(codes, bits):
