@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/model/checkpoint.h"
 
-#include <errno.h>
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/model/config.h"
 #include "client/model/file.h"
+#include "client/model/fp8.h"
 #include "client/model/safetensors.h"
 #include "common/log.h"
 
@@ -217,11 +215,17 @@ static const struct qmw_safetensors *file_of(const struct qmw_checkpoint *self, 
 	return NULL;
 }
 
-bool qmw_checkpoint_has(const struct qmw_checkpoint *checkpoint, const char *name)
+const struct qmw_tensor *qmw_checkpoint_tensor(const struct qmw_checkpoint *checkpoint,
+					       const char *name)
 {
 	const struct qmw_safetensors *file = file_of(checkpoint, name);
 
-	return file && qmw_safetensors_find(file, name);
+	return file ? qmw_safetensors_find(file, name) : NULL;
+}
+
+bool qmw_checkpoint_has(const struct qmw_checkpoint *checkpoint, const char *name)
+{
+	return qmw_checkpoint_tensor(checkpoint, name) != NULL;
 }
 
 qmla_status_t qmw_tensor_check_shape(const struct qmw_tensor *tensor, const char *path,
@@ -243,9 +247,9 @@ qmla_status_t qmw_tensor_check_shape(const struct qmw_tensor *tensor, const char
 	return QMLA_ERR_FORMAT;
 }
 
-/* The tensor, of the shape that is asked for. */
-static qmla_status_t find(const struct qmw_checkpoint *self, const char *name, uint64_t rows,
-			  uint64_t columns, const struct qmw_tensor **found, const char **path)
+qmla_status_t qmw_checkpoint_find(const struct qmw_checkpoint *self, const char *name,
+				  uint64_t rows, uint64_t columns, const struct qmw_tensor **found,
+				  const char **path)
 {
 	const struct qmw_safetensors *file = file_of(self, name);
 	const struct qmw_tensor *tensor = file ? qmw_safetensors_find(file, name) : NULL;
@@ -261,57 +265,18 @@ static qmla_status_t find(const struct qmw_checkpoint *self, const char *name, u
 	return qmw_tensor_check_shape(tensor, *path, rows, columns);
 }
 
-/* The scales of an FP8 tensor: [ceil(rows / 128)][ceil(columns / 128)], "<name>_scale_inv". */
-static qmla_status_t find_scales(const struct qmw_checkpoint *self, const char *name, uint64_t rows,
-				 uint64_t columns, const struct qmw_tensor **scales,
-				 const char **path)
-{
-	char scale_name[QMW_TENSOR_NAME_MAX + 16];
-
-	snprintf(scale_name, sizeof(scale_name), "%s_scale_inv", name);
-	return find(self, scale_name, (rows + QMW_FP8_BLOCK - 1) / QMW_FP8_BLOCK,
-		    (columns + QMW_FP8_BLOCK - 1) / QMW_FP8_BLOCK, scales, path);
-}
-
-/* Rows [first, first + count) of an FP8 tensor times their blocks' scales. */
-static qmla_status_t apply_scales(const struct qmw_checkpoint *self, const char *name,
-				  uint64_t rows, uint64_t columns, uint64_t first, uint64_t count,
-				  float *values)
-{
-	uint64_t blocks = (columns + QMW_FP8_BLOCK - 1) / QMW_FP8_BLOCK;
-	const struct qmw_tensor *tensor;
-	const char *path;
-	qmla_status_t status = find_scales(self, name, rows, columns, &tensor, &path);
-	float *scales;
-
-	if (status)
-		return status;
-	scales = malloc(tensor->elements * sizeof(*scales) + 1);
-	if (!scales)
-		return QMLA_ERR_NO_MEMORY;
-	status = qmw_tensor_to_float(tensor, path, scales);
-	for (uint64_t r = 0; r < count && !status; r++) {
-		const float *row = scales + (first + r) / QMW_FP8_BLOCK * blocks;
-
-		for (uint64_t k = 0; k < columns; k++)
-			values[r * columns + k] *= row[k / QMW_FP8_BLOCK];
-	}
-	free(scales);
-	return status;
-}
-
 qmla_status_t qmw_checkpoint_check(const struct qmw_checkpoint *checkpoint, const char *name,
 				   uint64_t rows, uint64_t columns)
 {
 	const struct qmw_tensor *tensor;
 	const char *path;
 	float none;
-	qmla_status_t status = find(checkpoint, name, rows, columns, &tensor, &path);
+	qmla_status_t status = qmw_checkpoint_find(checkpoint, name, rows, columns, &tensor, &path);
 
 	if (!status)
 		status = qmw_tensor_range_to_float(tensor, path, 0, 0, &none);
 	if (!status && tensor->dtype == QMW_DTYPE_F8_E4M3)
-		status = find_scales(checkpoint, name, rows, columns ? columns : 1, &tensor, &path);
+		status = qmw_fp8_check(checkpoint, name, rows, columns ? columns : 1);
 	return status;
 }
 
@@ -321,14 +286,14 @@ qmla_status_t qmw_checkpoint_read_rows(const struct qmw_checkpoint *checkpoint, 
 {
 	const struct qmw_tensor *tensor;
 	const char *path;
-	qmla_status_t status = find(checkpoint, name, rows, columns, &tensor, &path);
+	qmla_status_t status = qmw_checkpoint_find(checkpoint, name, rows, columns, &tensor, &path);
 
 	if (status)
 		return status;
 	columns = columns ? columns : 1;
 	status = qmw_tensor_range_to_float(tensor, path, first * columns, count * columns, values);
 	if (!status && tensor->dtype == QMW_DTYPE_F8_E4M3)
-		status = apply_scales(checkpoint, name, rows, columns, first, count, values);
+		status = qmw_fp8_scale(checkpoint, name, rows, columns, first, count, values);
 	return status;
 }
 
@@ -337,7 +302,7 @@ qmla_status_t qmw_checkpoint_read(const struct qmw_checkpoint *checkpoint, const
 {
 	const struct qmw_tensor *tensor;
 	const char *path;
-	qmla_status_t status = find(checkpoint, name, rows, columns, &tensor, &path);
+	qmla_status_t status = qmw_checkpoint_find(checkpoint, name, rows, columns, &tensor, &path);
 	float *buffer;
 
 	if (status)

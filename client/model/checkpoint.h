@@ -48,6 +48,15 @@ qmla_status_t qmw_checkpoint_read_rows(const struct qmw_checkpoint *checkpoint, 
 				       uint64_t rows, uint64_t columns, uint64_t first,
 				       uint64_t count, float *values);
 
+/** The tensor of this name, NULL when there is none; the checkpoint's. */
+const struct qmw_tensor *qmw_checkpoint_tensor(const struct qmw_checkpoint *checkpoint,
+					       const char *name);
+
+/** The same after checking its shape, with its file's path for messages. Errors as read. */
+qmla_status_t qmw_checkpoint_find(const struct qmw_checkpoint *checkpoint, const char *name,
+				  uint64_t rows, uint64_t columns, const struct qmw_tensor **found,
+				  const char **path);
+
 /** Checks that tensor @p name is there, of this shape and of a dtype that can be read; reads
  * nothing. Errors as read. */
 qmla_status_t qmw_checkpoint_check(const struct qmw_checkpoint *checkpoint, const char *name,

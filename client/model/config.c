@@ -9,6 +9,7 @@
 
 #include "client/model/config_reader.h"
 #include "client/model/file.h"
+#include "client/model/matrix.h"
 #include "common/log.h"
 
 #define COMPONENT    "model"

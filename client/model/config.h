@@ -21,9 +21,6 @@
 /** transformers builds kv_a_layernorm and q_a_layernorm without the config's rms_norm_eps. */
 #define QMW_LATENT_NORM_EPS 1e-6f
 
-/** Rows and columns that share a scale in an FP8 checkpoint. */
-#define QMW_FP8_BLOCK 128u
-
 struct qmw_yarn {
 	bool enabled;
 	double factor;

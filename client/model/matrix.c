@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/model/matrix.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-#include "kernels/numeric.h"
 
 /* Most rows, and most panels, of a tile: its sums must fit the registers of AVX-512. */
 #define ROWS_MAX   8u
@@ -15,10 +12,15 @@
 
 typedef float vector __attribute__((vector_size(64), aligned(64)));
 typedef uint32_t wide __attribute__((vector_size(64), aligned(64)));
+typedef uint8_t codes __attribute__((vector_size(16), aligned(16)));
+
+enum storage { FLOATS, HALVES, CODES };
 
 struct tile {
 	const void *panels;  /**< [1 … 8] of them */
 	size_t panel_stride; /**< vectors */
+	const float *scales; /**< of codes: [panels][blocks of 128 inputs][16] */
+	size_t scale_stride; /**< vectors */
 	uint32_t inputs;
 	const float *x;
 	size_t x_stride;
@@ -69,6 +71,43 @@ static inline __attribute__((always_inline)) void run_halves(const struct tile *
 	}
 }
 
+/*
+ * E4M3 to float32, the scale in: an exponent of 8 bits instead of 4, and where that is
+ * zero (subnormal) the implied one taken off again. Exact before the scale.
+ */
+static inline __attribute__((always_inline)) void expand_codes(const codes *packed,
+							       const vector *scale, vector *values)
+{
+	const wide minimum = (wide){0} + 0x3c000000u; /* 2^-7, the biases' difference */
+	wide code = __builtin_convertvector(*packed, wide);
+	wide sign = (code & 0x80u) << 24, size = (code & 0x7fu) << 20;
+	wide subnormal = (wide)(size < 0x00800000u);
+	vector below = (vector)(size + minimum + 0x00800000u) - 0x1p-6f;
+	wide bits = ((wide)below & subnormal) | ((size + minimum) & ~subnormal);
+
+	*values = (vector)(bits | sign) * *scale;
+}
+
+static inline __attribute__((always_inline)) void run_codes(const struct tile *t, uint32_t rows,
+							    uint32_t panels, vector *sums)
+{
+	const codes *columns = t->panels;
+	const vector *scales = (const vector *)t->scales;
+	vector weights[PANELS_MAX];
+
+	for (uint32_t block = 0; block * QMW_FP8_BLOCK < t->inputs; block++) {
+		uint32_t first = block * QMW_FP8_BLOCK, left = t->inputs - first;
+		uint32_t last = first + (left < QMW_FP8_BLOCK ? left : QMW_FP8_BLOCK);
+
+		for (uint32_t k = first; k < last; k++) {
+			for (uint32_t p = 0; p < panels; p++)
+				expand_codes(&columns[p * t->panel_stride + k],
+					     &scales[p * t->scale_stride + block], &weights[p]);
+			step_run(t, rows, panels, k, weights, sums);
+		}
+	}
+}
+
 static inline __attribute__((always_inline)) void run_floats(const struct tile *t, uint32_t rows,
 							     uint32_t panels, vector *sums)
 {
@@ -87,15 +126,17 @@ static inline __attribute__((always_inline)) void run_floats(const struct tile *
  * instantiation (rows, panels) gives the same bits for the same element.
  */
 static inline __attribute__((always_inline)) void tile_run(const struct tile *t, uint32_t rows,
-							   uint32_t panels, bool halves)
+							   uint32_t panels, enum storage storage)
 {
 	vector sums[SUMS_MAX];
 
 	for (uint32_t r = 0; r < rows; r++)
 		for (uint32_t p = 0; p < panels; p++)
 			sums[r * panels + p] = t->bias ? ((const vector *)t->bias)[p] : (vector){0};
-	if (halves)
+	if (storage == HALVES)
 		run_halves(t, rows, panels, sums);
+	else if (storage == CODES)
+		run_codes(t, rows, panels, sums);
 	else
 		run_floats(t, rows, panels, sums);
 	for (uint32_t r = 0; r < rows; r++)
@@ -104,12 +145,12 @@ static inline __attribute__((always_inline)) void tile_run(const struct tile *t,
 
 /* Few rows take more panels at once: a chain of additions alone waits for its own latency. */
 static inline __attribute__((always_inline)) void tile_any(const struct tile *t, uint32_t rows,
-							   uint32_t panels, bool halves)
+							   uint32_t panels, enum storage storage)
 {
 	switch (rows * PANELS_MAX + panels - 1) {
 #define TILE(r, p)                                                                                 \
 	case (r)*PANELS_MAX + (p)-1:                                                               \
-		tile_run(t, r, p, halves);                                                         \
+		tile_run(t, r, p, storage);                                                        \
 		break;
 		TILE(1, 8)
 		TILE(1, 4)
@@ -150,17 +191,25 @@ group_run(const struct qmw_matrix *m, uint32_t panel, uint32_t panels, const flo
 			 .y_stride = y_stride,
 			 .width = left < panels * QMW_PANEL ? left : panels * QMW_PANEL};
 
-	t.panels = m->halves ? (const void *)(m->halves + panel * stride * QMW_PANEL)
-			     : (const void *)(m->values + panel * stride * QMW_PANEL);
+	t.scale_stride = (m->inputs + QMW_FP8_BLOCK - 1) / QMW_FP8_BLOCK;
+	if (m->halves)
+		t.panels = m->halves + panel * stride * QMW_PANEL;
+	else if (m->codes)
+		t.panels = m->codes + panel * stride * QMW_PANEL;
+	else
+		t.panels = m->values + panel * stride * QMW_PANEL;
+	t.scales = m->scales ? m->scales + panel * t.scale_stride * QMW_PANEL : NULL;
 	for (uint32_t r = 0; r < rows; r += step) {
 		uint32_t count = rows - r < step ? rows - r : step;
 
 		t.x = x + r * x_stride;
 		t.y = y + r * y_stride + (size_t)panel * QMW_PANEL;
 		if (m->halves)
-			tile_any(&t, count, panels, true);
+			tile_any(&t, count, panels, HALVES);
+		else if (m->codes)
+			tile_any(&t, count, panels, CODES);
 		else
-			tile_any(&t, count, panels, false);
+			tile_any(&t, count, panels, FLOATS);
 	}
 }
 
@@ -229,80 +278,4 @@ void qmw_matrix_apply(const struct qmw_matrix *matrix, uint32_t first, uint32_t 
 	}
 #endif
 	apply_plain(matrix, first, last, x, x_stride, rows, y, y_stride);
-}
-
-static void *aligned_zeros(size_t count, size_t size)
-{
-	size_t bytes = (count * size + 63) / 64 * 64;
-	void *p = aligned_alloc(64, bytes ? bytes : 64);
-
-	if (p)
-		memset(p, 0, bytes);
-	return p;
-}
-
-static bool all_bf16(uint32_t outputs, uint32_t inputs, const float *weights, size_t stride)
-{
-	for (uint32_t n = 0; n < outputs; n++)
-		for (uint32_t k = 0; k < inputs; k++)
-			if (qmk_float_bits(weights[n * stride + k]) & 0xffffu)
-				return false;
-	return true;
-}
-
-static void pack_values(struct qmw_matrix *m, const float *weights, size_t stride)
-{
-	for (uint32_t n = 0; n < m->outputs; n++) {
-		float *to = m->values + (size_t)(n / QMW_PANEL) * m->inputs * QMW_PANEL;
-
-		for (uint32_t k = 0; k < m->inputs; k++)
-			to[(size_t)k * QMW_PANEL + n % QMW_PANEL] = weights[n * stride + k];
-	}
-}
-
-static void pack_halves(struct qmw_matrix *m, const float *weights, size_t stride)
-{
-	for (uint32_t n = 0; n < m->outputs; n++) {
-		uint32_t *to =
-			m->halves + (size_t)(n / QMW_PANEL) * ((m->inputs + 1) / 2) * QMW_PANEL;
-
-		for (uint32_t k = 0; k < m->inputs; k++)
-			to[(size_t)(k / 2) * QMW_PANEL + n % QMW_PANEL] |=
-				qmk_float_bits(weights[n * stride + k]) >> (k % 2 ? 0 : 16);
-	}
-}
-
-qmla_status_t qmw_matrix_init(struct qmw_matrix *matrix, uint32_t outputs, uint32_t inputs,
-			      const float *weights, size_t stride, const float *bias)
-{
-	struct qmw_matrix m = {.outputs = outputs, .inputs = inputs};
-	size_t column;
-
-	m.panels = (outputs + QMW_PANEL - 1) / QMW_PANEL;
-	column = (size_t)m.panels * QMW_PANEL;
-	if (all_bf16(outputs, inputs, weights, stride))
-		m.halves = aligned_zeros(column * ((inputs + 1) / 2), sizeof(*m.halves));
-	else
-		m.values = aligned_zeros(column * inputs, sizeof(*m.values));
-	m.bias = bias ? aligned_zeros(column, sizeof(*m.bias)) : NULL;
-	if ((!m.halves && !m.values) || (bias && !m.bias)) {
-		qmw_matrix_fini(&m);
-		return QMLA_ERR_NO_MEMORY;
-	}
-	if (m.halves)
-		pack_halves(&m, weights, stride);
-	else
-		pack_values(&m, weights, stride);
-	if (bias)
-		memcpy(m.bias, bias, outputs * sizeof(*bias));
-	*matrix = m;
-	return QMLA_OK;
-}
-
-void qmw_matrix_fini(struct qmw_matrix *matrix)
-{
-	free(matrix->values);
-	free(matrix->halves);
-	free(matrix->bias);
-	*matrix = (struct qmw_matrix){0};
 }

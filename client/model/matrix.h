@@ -18,18 +18,23 @@
 
 #define QMW_PANEL 16u
 
+/** Rows and columns that share a scale in an FP8 checkpoint. */
+#define QMW_FP8_BLOCK 128u
+
 struct qmw_matrix {
 	uint32_t outputs; /**< N */
 	uint32_t inputs;  /**< K */
 	uint32_t panels;  /**< ceil(N / 16) */
 	/**
-	 * One of the two, zero behind N and K, 64-byte aligned, owned. Weights that are
+	 * One of the three, zero behind N and K, 64-byte aligned, owned. Weights that are
 	 * all bfloat16 values are kept as such, which gives the same bits at half the
 	 * memory traffic.
 	 */
 	float *values;    /**< [panels][K][16] */
 	uint32_t *halves; /**< [panels][ceil(K / 2)][16]: an even k in the low half, the next in the
 			     high */
+	uint8_t *codes;   /**< E4M3 [panels][K][16] … */
+	float *scales;    /**< … times [panels][ceil(K / 128)][16] */
 	float *bias;      /**< [panels * 16] or NULL; owned */
 };
 
@@ -39,6 +44,12 @@ struct qmw_matrix {
  */
 qmla_status_t qmw_matrix_init(struct qmw_matrix *matrix, uint32_t outputs, uint32_t inputs,
 			      const float *weights, size_t stride, const float *bias);
+/**
+ * As init, of FP8 weights that stay 8 bits wide: E4M3 @p codes [N][K] without NaN, times
+ * @p scales [N][ceil(K / 128)]. Products have the bits that the expanded weights give.
+ */
+qmla_status_t qmw_matrix_init_codes(struct qmw_matrix *matrix, uint32_t outputs, uint32_t inputs,
+				    const uint8_t *codes, const float *scales);
 void qmw_matrix_fini(struct qmw_matrix *matrix); /**< accepts a zeroed structure */
 
 /**

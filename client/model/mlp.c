@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "client/model/fp8.h"
+
 #define NAME_BYTES 256
 
 struct shape {
@@ -98,22 +100,80 @@ static qmla_status_t read_down(const struct shape *s, float *weights, float *bia
 					s->biased ? bias : NULL);
 }
 
+/* All three projections are FP8: they stay so. */
+static bool is_fp8(const struct shape *s)
+{
+	static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+	char name[NAME_BYTES];
+
+	for (int i = 0; i < 3; i++) {
+		name_of(s, names[i], ".weight", name);
+		if (s->biased || !qmw_fp8_stored(s->checkpoint, name))
+			return false;
+	}
+	return true;
+}
+
+/* One projection's codes and scales behind @row rows of others. */
+static qmla_status_t read_codes(const struct shape *s, const char *what, uint64_t row,
+				uint64_t outputs, uint64_t inputs, uint8_t *codes, float *scales)
+{
+	uint64_t blocks = (inputs + QMW_FP8_BLOCK - 1) / QMW_FP8_BLOCK;
+	char name[NAME_BYTES];
+
+	name_of(s, what, ".weight", name);
+	return qmw_fp8_read(s->checkpoint, name, outputs, inputs, codes + row * inputs,
+			    scales + row * blocks);
+}
+
+static qmla_status_t read_fp8(const struct shape *s, struct qmw_mlp *mlp)
+{
+	size_t rows = 2 * (size_t)s->width > s->hidden ? 2 * (size_t)s->width : s->hidden;
+	size_t inputs = s->hidden > s->width ? s->hidden : s->width;
+	uint8_t *codes = malloc(2 * (size_t)s->width * s->hidden);
+	float *scales = malloc(rows * (inputs / QMW_FP8_BLOCK + 1) * sizeof(*scales));
+	qmla_status_t status = codes && scales ? QMLA_OK : QMLA_ERR_NO_MEMORY;
+
+	if (!status)
+		status = read_codes(s, "gate_proj", 0, s->width, s->hidden, codes, scales);
+	if (!status)
+		status = read_codes(s, "up_proj", s->width, s->width, s->hidden, codes, scales);
+	if (!status)
+		status = qmw_matrix_init_codes(&mlp->gate_up, 2 * s->width, s->hidden, codes,
+					       scales);
+	if (!status)
+		status = read_codes(s, "down_proj", 0, s->hidden, s->width, codes, scales);
+	if (!status)
+		status = qmw_matrix_init_codes(&mlp->down, s->hidden, s->width, codes, scales);
+	free(codes);
+	free(scales);
+	return status;
+}
+
+static qmla_status_t read_float(const struct shape *s, struct qmw_mlp *mlp)
+{
+	float *weights = malloc(2 * (size_t)s->hidden * s->width * sizeof(*weights) + 1);
+	float *bias = malloc((2 * (size_t)s->width + s->hidden) * sizeof(*bias));
+	qmla_status_t status = weights && bias ? QMLA_OK : QMLA_ERR_NO_MEMORY;
+
+	if (!status)
+		status = read_gate_up(s, weights, bias, &mlp->gate_up);
+	if (!status)
+		status = read_down(s, weights, bias, &mlp->down);
+	free(weights);
+	free(bias);
+	return status;
+}
+
 qmla_status_t qmw_mlp_read(const struct qmw_checkpoint *checkpoint, const char *prefix,
 			   uint32_t hidden, uint32_t width, bool biased, uint64_t *parameters,
 			   struct qmw_mlp *mlp)
 {
 	const struct shape s = {checkpoint, prefix, hidden, width, biased};
-	float *weights = malloc(2 * (size_t)hidden * width * sizeof(*weights) + 1);
-	float *bias = malloc((2 * (size_t)width + hidden) * sizeof(*bias));
-	qmla_status_t status = weights && bias ? QMLA_OK : QMLA_ERR_NO_MEMORY;
+	qmla_status_t status;
 
 	*mlp = (struct qmw_mlp){.width = width};
-	if (!status)
-		status = read_gate_up(&s, weights, bias, &mlp->gate_up);
-	if (!status)
-		status = read_down(&s, weights, bias, &mlp->down);
-	free(weights);
-	free(bias);
+	status = is_fp8(&s) ? read_fp8(&s, mlp) : read_float(&s, mlp);
 	if (status)
 		qmw_mlp_free(mlp);
 	else

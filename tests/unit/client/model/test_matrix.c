@@ -157,12 +157,69 @@ static void test_storage_is_invisible(void **state)
 	}
 }
 
+/* The value of an E4M3 code, from its fields. */
+static float decode(uint8_t code)
+{
+	int exponent = code >> 3 & 15, mantissa = code & 7;
+	float size = exponent ? ldexpf(1 + (float)mantissa / 8, exponent - 7)
+			      : ldexpf((float)mantissa / 8, -6);
+
+	return code & 128 ? -size : size;
+}
+
+/* FP8 weights that stay so give the bits of their expanded selves, however many rows. */
+static void check_codes(uint32_t outputs, uint32_t inputs)
+{
+	uint32_t blocks = (inputs + QMW_FP8_BLOCK - 1) / QMW_FP8_BLOCK;
+	size_t count = (size_t)outputs * inputs;
+	float *scales = random_floats((size_t)outputs * blocks, 3);
+	float *x = random_floats((size_t)ROWS * inputs, 4), *wide = malloc(count * sizeof(*wide));
+	float *y = calloc((size_t)2 * ROWS * outputs, sizeof(*y)), *z = y + (size_t)ROWS * outputs;
+	struct qmw_matrix matrix, expanded;
+	uint8_t *bytes = malloc(count);
+
+	for (size_t i = 0; i < count; i++) {
+		bytes[i] = (uint8_t)(i * 37 + i / 256);
+		bytes[i] = (bytes[i] & 127) == 127 ? 0 : bytes[i];
+		wide[i] =
+			decode(bytes[i]) * scales[i / inputs * blocks + i % inputs / QMW_FP8_BLOCK];
+	}
+	assert_int_equal(qmw_matrix_init_codes(&matrix, outputs, inputs, bytes, scales), QMLA_OK);
+	assert_int_equal(qmw_matrix_init(&expanded, outputs, inputs, wide, inputs, NULL), QMLA_OK);
+	qmw_matrix_apply(&expanded, 0, expanded.panels, x, inputs, ROWS, z, outputs);
+	qmw_matrix_apply(&matrix, 0, matrix.panels, x, inputs, ROWS, y, outputs);
+	assert_memory_equal(y, z, (size_t)ROWS * outputs * sizeof(*y));
+	for (uint32_t rows = 1; rows < 20; rows++) {
+		qmw_matrix_apply(&matrix, 0, matrix.panels, x + (size_t)rows * inputs, inputs, rows,
+				 y, outputs);
+		assert_memory_equal(y, z + (size_t)rows * outputs,
+				    (size_t)rows * outputs * sizeof(*y));
+	}
+	qmw_matrix_fini(&matrix);
+	qmw_matrix_fini(&expanded);
+	free(bytes);
+	free(scales);
+	free(wide);
+	free(x);
+	free(y);
+}
+
+static void test_codes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+		check_codes(shapes[i][0], shapes[i][1]);
+	check_codes(144, 300);
+	check_codes(33, 129);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_products),
 		cmocka_unit_test(test_rows_are_independent),
 		cmocka_unit_test(test_storage_is_invisible),
+		cmocka_unit_test(test_codes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
