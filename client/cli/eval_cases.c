@@ -256,3 +256,8 @@ const struct qmw_eval_case *qmw_eval_cases_reference(const struct qmw_eval_cases
 {
 	return cases->compared ? &cases->reference : NULL;
 }
+
+const char *qmw_eval_cases_arithmetic(const struct qmw_eval_cases *cases)
+{
+	return cases->request->arithmetic;
+}

@@ -45,6 +45,9 @@ void qmw_eval_cases_close(struct qmw_eval_cases *cases); /**< accepts NULL */
 uint32_t qmw_eval_cases_count(const struct qmw_eval_cases *cases);
 const struct qmw_eval_case *qmw_eval_cases_at(const struct qmw_eval_cases *cases, uint32_t index);
 
+/** The arithmetic that was asked for, NULL: float32. */
+const char *qmw_eval_cases_arithmetic(const struct qmw_eval_cases *cases);
+
 /** What the cases are held against, NULL: nothing. */
 const struct qmw_eval_case *qmw_eval_cases_reference(const struct qmw_eval_cases *cases);
 

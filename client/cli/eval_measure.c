@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define PRECISION 8
 
@@ -18,9 +19,29 @@ static void set_interval(json_t *row, const char *key, const struct qmw_interval
 		json_object_set_new(row, key, json_pack("[f,f]", interval->low, interval->high));
 }
 
-static json_t *describe(const char *model, const struct qmw_eval_case *c,
-			const struct qmw_eval_case *reference)
+/* Bytes that the packed format of a case takes, without headers; 0: it has none. */
+static double page_bytes(const struct qmw_eval_case *c)
 {
+	const struct qmw_model_info *info = qmw_model_info(c->reader.model);
+	bool paper = strcmp(c->quantiser, "paper") == 0;
+	enum qmk_format format = c->study.format;
+	struct qmk_layout layout;
+
+	if (c->study.exact)
+		return (c->study.float32 ? 4.0 : 2.0) * (info->content_dim + info->rope_dim);
+	if (paper && format == QMK_FORMAT_C2R4)
+		return 0;
+	if (paper)
+		format = QMK_FORMAT_PAPER_C4R4;
+	if (qmk_layout_init(format, info->layers, info->content_dim, info->rope_dim, &layout))
+		return 0;
+	return (double)layout.page_bytes / QMK_PAGE_TOKENS;
+}
+
+static json_t *describe(const char *model, const struct qmw_eval_cases *cases,
+			const struct qmw_eval_case *c)
+{
+	const struct qmw_eval_case *reference = qmw_eval_cases_reference(cases);
 	const struct qmw_model_info *info = qmw_model_info(c->reader.model);
 	json_t *row =
 		json_pack("{s:s,s:s,s:s,s:s,s:s}", "model", model, "calibration", info->calibration,
@@ -28,6 +49,11 @@ static json_t *describe(const char *model, const struct qmw_eval_case *c,
 
 	if (row && info->method[0])
 		json_object_set_new(row, "method", json_string(info->method));
+	if (row && qmw_eval_cases_arithmetic(cases) && c->study.exact)
+		json_object_set_new(row, "arithmetic",
+				    json_string(qmw_eval_cases_arithmetic(cases)));
+	if (row && page_bytes(c) > 0)
+		set_real(row, "bytes_per_token_layer", page_bytes(c));
 	if (row && reference)
 		json_object_set_new(row, "against", json_string(reference->cache));
 	return row;
@@ -139,12 +165,11 @@ static qmla_status_t measure_layers(const struct qmw_eval_case *c,
 qmla_status_t qmw_eval_measure(const char *model, const struct qmw_eval_cases *cases,
 			       const struct qmw_eval_inputs *inputs, json_t **rows)
 {
-	const struct qmw_eval_case *reference = qmw_eval_cases_reference(cases);
 	uint32_t count = qmw_eval_cases_count(cases);
 	qmla_status_t status = QMLA_OK;
 
 	for (uint32_t i = 0; i < count; i++) {
-		rows[i] = describe(model, qmw_eval_cases_at(cases, i), reference);
+		rows[i] = describe(model, cases, qmw_eval_cases_at(cases, i));
 		if (!rows[i])
 			return QMLA_ERR_NO_MEMORY;
 	}
