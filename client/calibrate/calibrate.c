@@ -390,12 +390,13 @@ static qmla_status_t begin(struct run *run)
 	run->known = calloc(run->layers, sizeof(*run->known));
 	if (!run->transforms || !run->figures || !run->known)
 		return QMLA_ERR_NO_MEMORY;
-	run->walk = (struct qmw_walk){.stream = run->stream,
-				      .workplace = run->workplace,
-				      .corpus = &run->corpus,
-				      .decoder_layers = qmw_stream_config(run->stream)->layers,
-				      .progress = tell_walk,
-				      .user = run};
+	run->walk = (struct qmw_walk){
+		.stream = run->stream,
+		.workplace = run->workplace,
+		.corpus = &run->corpus,
+		.decoder_layers = qmw_config_decoder_layers(qmw_stream_config(run->stream)),
+		.progress = tell_walk,
+		.user = run};
 	if (status == QMLA_OK)
 		status = qmw_team_create(job->threads ? job->threads : qmw_team_processors(),
 					 &run->team);

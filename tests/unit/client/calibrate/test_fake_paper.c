@@ -14,6 +14,7 @@
 #include "client/calibrate/random.h"
 #include "kernels/ops.h"
 #include "tests/unit/client/calibrate/near.h"
+#include "tests/unit/client/calibrate/surrogate.h"
 
 #define GROUP 8u
 
@@ -92,65 +93,23 @@ static void test_equals_pages(void **state)
 	free(c);
 }
 
-/* What rounding added at some point, frozen there. */
-struct residue {
-	double zero, code[GROUP];
-	double bound[GROUP]; /* where a clipped code stands; NAN: it is not clipped */
-	uint32_t low_at, high_at;
-};
-
-static double clip(double value, double top)
+/* <weight, quantised(x)> of the frozen quantiser. */
+static double weighed(const struct surrogate *frozen, const double *x, const double *weight)
 {
-	return fmin(fmax(value, 0), top);
-}
+	double y[GROUP], sum = 0;
 
-/*
- * The straight-through surrogate: rounding adds a constant, everything else moves. Codes are
- * whole numbers, so the outermost ones stand exactly on the clip's bounds; which of them are
- * clipped is frozen too.
- */
-static double surrogate(const double *x, const double *weight, double top,
-			const struct residue *frozen)
-{
-	double low = x[frozen->low_at], scale = (x[frozen->high_at] - low) / top, sum = 0;
-	double zero = clip(-low / scale, top) + frozen->zero;
-
-	for (uint32_t i = 0; i < GROUP; i++) {
-		double code = isnan(frozen->bound[i]) ? x[i] / scale + zero + frozen->code[i]
-						      : frozen->bound[i];
-
-		sum += weight[i] * scale * (code - zero);
-	}
+	surrogate_apply(frozen, x, y);
+	for (uint32_t i = 0; i < GROUP; i++)
+		sum += weight[i] * y[i];
 	return sum;
-}
-
-static void freeze(const double *x, double top, struct residue *frozen)
-{
-	double scale, zero, free_zero;
-
-	frozen->low_at = frozen->high_at = 0;
-	for (uint32_t i = 1; i < GROUP; i++) {
-		frozen->low_at = x[i] < x[frozen->low_at] ? i : frozen->low_at;
-		frozen->high_at = x[i] > x[frozen->high_at] ? i : frozen->high_at;
-	}
-	scale = (x[frozen->high_at] - x[frozen->low_at]) / top;
-	free_zero = clip(-x[frozen->low_at] / scale, top);
-	zero = nearbyint(free_zero);
-	frozen->zero = zero - free_zero;
-	for (uint32_t i = 0; i < GROUP; i++) {
-		double code = nearbyint(x[i] / scale + zero);
-
-		frozen->code[i] = code - (x[i] / scale + zero);
-		frozen->bound[i] = code < 0 ? 0 : code > top ? top : NAN;
-	}
 }
 
 static void check_gradient(uint32_t bits, float shift, uint64_t seed)
 {
 	const struct qmw_fake_paper quantiser = {.bits = bits, .group = GROUP};
-	double top = (1 << bits) - 1, x[GROUP], weight[GROUP];
+	double x[GROUP], weight[GROUP];
 	float narrow[GROUP], gradient[GROUP];
-	struct residue frozen;
+	struct surrogate frozen;
 	struct qmw_random random;
 
 	qmw_random_init(&random, seed, QMW_PURPOSE_TEST, bits);
@@ -159,19 +118,20 @@ static void check_gradient(uint32_t bits, float shift, uint64_t seed)
 		x[i] = narrow[i];
 		weight[i] = gradient[i] = (float)qmw_random_real(&random);
 	}
-	freeze(x, top, &frozen);
+	surrogate_freeze(&frozen, bits, GROUP, 1, x);
 	qmw_fake_paper_gradient(&quantiser, 1, GROUP, narrow, gradient);
 	for (uint32_t i = 0; i < GROUP; i++) {
 		const double step = 1e-6;
 		double kept = x[i], up, down;
 
 		x[i] = kept + step;
-		up = surrogate(x, weight, top, &frozen);
+		up = weighed(&frozen, x, weight);
 		x[i] = kept - step;
-		down = surrogate(x, weight, top, &frozen);
+		down = weighed(&frozen, x, weight);
 		x[i] = kept;
 		assert_near(gradient[i], (up - down) / (2 * step), 2e-4);
 	}
+	surrogate_free(&frozen);
 }
 
 /* Around zero, and all to one side of it, where zero point and codes are clipped. */

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole calibrations of small random models: families, repetition, interruption, refusals. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "client/calibrate/calibrate.h"
+#include "client/calibrate/disk.h"
+#include "client/model/checkpoint.h"
+#include "client/model/file.h"
+#include "client/model/model.h"
+#include "tests/unit/client/calibrate/near.h"
+#include "tests/unit/client/model/fixture.h"
+
+#define TOKENS 1024u
+
+struct place {
+	char root[256], output[300], folder[320];
+	uint32_t tokens[TOKENS];
+	struct qmw_calibrate_job job;
+};
+
+static void place_make(struct place *p, const char *model, enum qmw_method method)
+{
+	uint64_t seed = 3;
+
+	fixture_make(p->root);
+	snprintf(p->output, sizeof(p->output), "%s/out", p->root);
+	snprintf(p->folder, sizeof(p->folder), "%s.calibrate", p->output);
+	for (uint32_t i = 0; i < TOKENS; i++)
+		p->tokens[i] = (uint32_t)(128 + 120 * fixture_random(&seed));
+	p->job = (struct qmw_calibrate_job){
+		.model = model,
+		.output = p->output,
+		.tokens = p->tokens,
+		.token_count = TOKENS,
+		.length = 80,
+		.train = 4,
+		.held_out = 2,
+		.method = {.method = method, .content_bits = 4, .probes = 2, .steps = 2},
+		.cache = "c4r4",
+		.seed = 1,
+		.threads = 2,
+	};
+}
+
+static void place_remove(struct place *p)
+{
+	assert_int_equal(qmw_disk_remove(p->folder), QMLA_OK);
+	assert_int_equal(qmw_disk_remove(p->output), QMLA_OK);
+	fixture_remove(p->root);
+}
+
+static void check_report(const struct qmw_calibrate_report *report, uint32_t layers)
+{
+	assert_int_equal(report->layers, layers);
+	assert_int_equal(report->train, 4);
+	assert_int_equal(report->held_out, 2);
+	assert_true(report->verified.layer_error < QMW_VERIFY_LAYER_BOUND);
+	for (uint32_t i = 0; i < layers; i++) {
+		assert_true(report->figures[i].before.both > 0);
+		assert_true(report->figures[i].after.both > 0);
+	}
+}
+
+/* The result opens as any checkpoint does, with constants that say what they are. */
+static void check_output(const struct place *p, const char *method)
+{
+	struct qmw_model_options options = {
+		.threads = 1, .cache = QMW_CACHE_PACKED, .format = QMK_FORMAT_C4R4};
+	struct qmw_model *model;
+	char *text;
+	size_t length;
+
+	assert_int_equal(qmw_model_open(p->output, &options, &model), QMLA_OK);
+	qmw_model_close(model);
+	text = fixture_read(p->output, "quantmla.json", &length);
+	assert_non_null(strstr(text, method));
+	free(text);
+	assert_false(qmw_file_exists(p->folder));
+}
+
+static void run_model(const char *model, enum qmw_method method, uint32_t layers)
+{
+	struct qmw_calibrate_report report = {0};
+	struct place p;
+
+	place_make(&p, model, method);
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_OK);
+	check_report(&report, layers);
+	check_output(&p, qmw_method_name(method));
+	/* It is there now, and stays as it is. */
+	qmw_calibrate_report_free(&report);
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_ERR_ALREADY_EXISTS);
+	place_remove(&p);
+}
+
+static void test_families(void **state)
+{
+	(void)state;
+	run_model(FIXTURE_GOLDEN "v2-f32-yarn-qlora-bias-sharded", QMW_METHOD_DEFAULT, 2);
+	run_model(FIXTURE_GOLDEN "v3-f32-half-qlora-eps-tied", QMW_METHOD_DEFAULT, 2);
+	run_model(FIXTURE_GOLDEN "v2-moe-greedy-bf16", QMW_METHOD_DEFAULT, 3);
+	run_model(FIXTURE_GOLDEN "longcat-lite-bf16", QMW_METHOD_DEFAULT, 2);
+	run_model(FIXTURE_GOLDEN "minicpm3-bf16", QMW_METHOD_DEFAULT, 2);
+	run_model(FIXTURE_GOLDEN "v3-moe-fp8", QMW_METHOD_DEFAULT, 2);
+}
+
+static void test_methods(void **state)
+{
+	static const enum qmw_method methods[] = {QMW_METHOD_PAPER, QMW_METHOD_RTN,
+						  QMW_METHOD_SMOOTHQUANT, QMW_METHOD_QUAROT};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
+		run_model(FIXTURE_GOLDEN "v3-f16-half-yarn-mscale", methods[i], 2);
+}
+
+/* Digests of everything that decides what the output does. */
+static void read_all(const struct place *p, uint8_t digests[3][QMC_SHA256_BYTES])
+{
+	static const char *const names[] = {"quantmla.json", "quantmla.safetensors",
+					    "model.safetensors"};
+
+	for (int i = 0; i < 3; i++) {
+		size_t length;
+		char *bytes = fixture_read(p->output, names[i], &length);
+
+		assert_int_equal(qmc_sha256(bytes, length, digests[i]), QMLA_OK);
+		free(bytes);
+	}
+}
+
+/* Ends the run at its n-th report. */
+struct fuse_wire {
+	uint32_t left;
+};
+
+static bool burn(void *user, const struct qmw_calibrate_progress *progress)
+{
+	struct fuse_wire *wire = user;
+
+	(void)progress;
+	return wire->left == 0 || --wire->left > 0;
+}
+
+/* Stopped again and again at any point, the run ends with the bytes of one that was not. */
+static void test_interrupted(void **state)
+{
+	uint8_t whole[3][QMC_SHA256_BYTES], pieces[3][QMC_SHA256_BYTES];
+	struct qmw_calibrate_report report = {0};
+	struct fuse_wire wire = {0};
+	uint32_t stops = 0, continued = 0;
+	qmla_status_t status;
+	struct place p;
+
+	(void)state;
+	place_make(&p, FIXTURE_GOLDEN "v2-moe-greedy-bf16", QMW_METHOD_DEFAULT);
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_OK);
+	assert_int_equal(report.continued, 0);
+	qmw_calibrate_report_free(&report);
+	read_all(&p, whole);
+	place_remove(&p);
+	place_make(&p, FIXTURE_GOLDEN "v2-moe-greedy-bf16", QMW_METHOD_DEFAULT);
+	p.job.progress = burn;
+	p.job.user = &wire;
+	p.job.threads = 1;
+	do {
+		wire.left = 40 + 90 * stops;
+		status = qmw_calibrate(&p.job, &report);
+		if (status == QMLA_ERR_CANCELLED) {
+			stops++;
+			assert_false(qmw_file_exists(p.output));
+		}
+	} while (status == QMLA_ERR_CANCELLED && stops < 50);
+	assert_int_equal(status, QMLA_OK);
+	continued = report.continued;
+	qmw_calibrate_report_free(&report);
+	assert_in_range(stops, 2, 40);
+	assert_true(continued > 0);
+	read_all(&p, pieces);
+	assert_memory_equal(whole, pieces, sizeof(whole));
+	place_remove(&p);
+}
+
+/* Another seed, other probes, other constants. */
+static void test_seed(void **state)
+{
+	uint8_t digests[2][3][QMC_SHA256_BYTES];
+	struct qmw_calibrate_report report = {0};
+	struct place p;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		place_make(&p, FIXTURE_GOLDEN "v3-f16-half-yarn-mscale", QMW_METHOD_DEFAULT);
+		p.job.seed = 1 + (uint64_t)i;
+		assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_OK);
+		qmw_calibrate_report_free(&report);
+		read_all(&p, digests[i]);
+		place_remove(&p);
+	}
+	assert_memory_not_equal(digests[0][1], digests[1][1], QMC_SHA256_BYTES);
+}
+
+static void test_refusals(void **state)
+{
+	struct qmw_calibrate_report report = {0};
+	struct place p;
+
+	(void)state;
+	place_make(&p, FIXTURE_GOLDEN "v3-f16-half-yarn-mscale", QMW_METHOD_DEFAULT);
+	p.job.token_count = 159; /* one sequence and a bit */
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_ERR_INVALID_ARGUMENT);
+	p.job.token_count = TOKENS;
+	p.tokens[70] = 100000; /* no such token */
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_ERR_INVALID_ARGUMENT);
+	p.tokens[70] = 0;
+	p.job.model = p.root;
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_ERR_NOT_FOUND);
+	p.job.model = FIXTURE_GOLDEN "v3-f16-half-yarn-mscale";
+	p.job.output = p.job.model;
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_ERR_INVALID_ARGUMENT);
+	place_remove(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_families),    cmocka_unit_test(test_methods),
+		cmocka_unit_test(test_interrupted), cmocka_unit_test(test_seed),
+		cmocka_unit_test(test_refusals),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
