@@ -91,6 +91,7 @@ struct qmw_transform *random_transforms(const struct qmw_config *config, unsigne
 		t->content_weight = factors(n, 1, &seed);
 		t->rope_feedback = feedback(r, &seed);
 		t->rope_weight = factors(r, 1, &seed);
+		t->cross_feedback = fill(n * r, 0, 0.02, &seed);
 	}
 	return all;
 }

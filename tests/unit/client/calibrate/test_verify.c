@@ -89,6 +89,8 @@ static void test_equal(void **state)
 	check_equal("v3-bf16-half-bias", RANDOM_ALL);
 	check_equal("v3-f16-half-yarn-mscale", RANDOM_ROTATION | RANDOM_ROPE);
 	check_equal("v2-bf16-published-config-sharded", RANDOM_SCALE | RANDOM_ROPE);
+	check_equal("longcat-f32", RANDOM_ALL);
+	check_equal("kimi-k2-published-config-f32", RANDOM_ALL);
 }
 
 /* An R that is not quite orthogonal: what the layer's test is for. */
