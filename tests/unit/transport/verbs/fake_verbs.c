@@ -1271,25 +1271,64 @@ unsigned fake_mrs(void)
 
 unsigned fake_registrations(void)
 {
-	return fake.registrations;
+	unsigned value;
+
+	enter();
+	value = fake.registrations;
+	leave();
+	return value;
 }
 
 uint64_t fake_work_requests(void)
 {
-	return fake.done;
+	uint64_t value;
+
+	enter();
+	value = fake.done;
+	leave();
+	return value;
 }
 
 uint64_t fake_signalled(void)
 {
-	return fake.signalled;
+	uint64_t value;
+
+	enter();
+	value = fake.signalled;
+	leave();
+	return value;
 }
 
 int fake_largest_rd_atomic(void)
 {
-	return fake.largest_rd_atomic;
+	int value;
+
+	enter();
+	value = fake.largest_rd_atomic;
+	leave();
+	return value;
 }
 
 uint64_t fake_bytes_read(int device)
 {
-	return fake.bytes_read[device];
+	uint64_t value;
+
+	enter();
+	value = fake.bytes_read[device];
+	leave();
+	return value;
+}
+
+void fake_set_fabric(int device, int fabric)
+{
+	enter();
+	fake.devices[device].fabric = fabric;
+	leave();
+}
+
+void fake_clear_gid(int device, uint32_t index)
+{
+	enter();
+	memset(&fake.devices[device].gids[index], 0, sizeof(fake.devices[device].gids[index]));
+	leave();
 }

@@ -43,11 +43,15 @@ bool fake_stop(void);
 /** A RoCE device with a link-local and a routable v2 GID, 10.0.0.@p host; its index. */
 int fake_add_roce(const char *name, uint8_t host);
 
-/** For changes before it is opened, or between; with fake_lock held if others run. */
+/** For changes before it is opened: no lock is taken. */
 struct fake_device *fake_get(int device);
 
 /** "::ffff:a.b.c.d" at @p index. */
 void fake_set_ipv4(int device, uint32_t index, uint32_t type, const uint8_t address[4]);
+
+/** Moves the device to another fabric, or takes a GID away, at any time. */
+void fake_set_fabric(int device, int fabric);
+void fake_clear_gid(int device, uint32_t index);
 
 void fake_set_sysfs(const char *root);
 

@@ -196,7 +196,7 @@ static void a_rail_that_does_not_reach_is_left_out(void **state)
 	(void)state;
 	(void)a;
 	rig_use("nic0,nic1", "nic0,far");
-	fake_get(c)->fabric = 1;
+	fake_set_fabric(c, 1);
 	rig_start(&owner, MIB, 0, 0);
 	endpoint = owner_connect(&owner);
 	assert_int_equal(rig_run(&owner, endpoint, QMT_READ, 0, local, sizeof(local)), QMLA_OK);
@@ -218,7 +218,7 @@ static void rails_of_one_network_are_paired(void **state)
 	(void)state;
 	fake_set_ipv4(a, 1, IBV_GID_TYPE_ROCE_V2, left);
 	fake_set_ipv4(b, 1, IBV_GID_TYPE_ROCE_V2, right);
-	fake_get(b)->fabric = 1;
+	fake_set_fabric(b, 1);
 	rig_use("l,r", "r,l");
 	rig_start(&owner, MIB, 0, 0);
 	endpoint = owner_connect(&owner);
@@ -245,7 +245,7 @@ static void nothing_in_common_is_said_so(void **state)
 			 QMLA_ERR_UNSUPPORTED);
 	/* Of one kind, but no way through: no word comes back. */
 	fake_get(b)->infiniband = false;
-	fake_get(b)->fabric = 1;
+	fake_set_fabric(b, 1);
 	assert_int_equal(owner_try(&owner, &owner.address, qmc_clock_after(SECOND), &endpoint),
 			 QMLA_ERR_UNAVAILABLE);
 	owner_stop(&owner);
@@ -562,8 +562,8 @@ static void a_gid_that_moves_is_looked_up_again(void **state)
 	fake_port_event(client, IBV_EVENT_GID_CHANGE);
 	sleep_ms(50);
 	assert_int_equal(rig_run(&owner, endpoint, QMT_READ, 0, local, 100), QMLA_OK);
-	memset(&fake_get(client)->gids[4], 0, sizeof(fake_get(client)->gids[4]));
-	memset(&fake_get(client)->gids[1], 0, sizeof(fake_get(client)->gids[1]));
+	fake_clear_gid(client, 4);
+	fake_clear_gid(client, 1);
 	fake_set_ipv4(client, 6, IBV_GID_TYPE_ROCE_V2, address);
 	fake_port_event(client, IBV_EVENT_GID_CHANGE);
 	for (int i = 0; i < 1000 && owner.ops->endpoint_alive(endpoint); i++)
@@ -660,12 +660,12 @@ static void a_writer_that_waits_finds_out_that_its_server_is_gone(void **state)
 	assert_int_equal(owner.ops->endpoint_wait(endpoint, 0, &done), QMLA_ERR_DEADLINE);
 	for (int i = 0; i < 1000 && owner_in_flight(&owner) == 0; i++)
 		sleep_ms(1);
-	fake_get(client)->fabric = 1;
+	fake_set_fabric(client, 1);
 	begin = qmc_clock_now();
 	assert_int_equal(owner.ops->endpoint_wait(endpoint, QMC_TIME_NEVER, &done), QMLA_OK);
 	assert_int_equal(op.status, QMLA_ERR_UNAVAILABLE);
 	assert_true(qmc_clock_now() - begin < 2 * SECOND);
-	fake_get(client)->fabric = 0;
+	fake_set_fabric(client, 0);
 	fake_hold(-1);
 	owner.ops->endpoint_destroy(endpoint);
 	owner_stop(&owner);

@@ -345,9 +345,9 @@ static void a_peer_that_vanished_is_found_out(void **state)
 	sleep_ms(500);
 	assert_true(rig_has_peers(&owner, 1)); /* silent, but there */
 	assert_true(owner.ops->endpoint_alive(endpoint));
-	fake_get(client)->fabric = 1;
+	fake_set_fabric(client, 1);
 	assert_true(rig_has_peers(&owner, 0));
-	fake_get(client)->fabric = 0;
+	fake_set_fabric(client, 0);
 	owner.ops->endpoint_destroy(endpoint);
 	owner_stop(&owner);
 }
