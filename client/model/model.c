@@ -119,7 +119,7 @@ static qmla_status_t load(struct qmw_model *self, const char *directory)
 		status = init_layout(self);
 	if (!status)
 		status = qmw_weights_load(checkpoint, &self->config, &self->constants, &self->rope,
-					  &self->weights);
+					  self->options.threads, &self->weights);
 	if (!status && self->weights.ngram.tables)
 		self->checkpoint = checkpoint;
 	else

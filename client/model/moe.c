@@ -2,8 +2,11 @@
 #include "client/model/moe.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "client/model/team.h"
 
 static void name_of(uint32_t layer, const char *what, char name[QMW_TENSOR_NAME_BYTES])
 {
@@ -65,22 +68,54 @@ static qmla_status_t read_gate(const struct qmw_checkpoint *checkpoint,
 	return qmw_checkpoint_read(checkpoint, name, all, 0, &moe->correction);
 }
 
+/* Experts are read by several threads: expanding and packing them takes longer than the disk. */
+struct reading {
+	const struct qmw_checkpoint *checkpoint;
+	const struct qmw_config *config;
+	uint32_t layer;
+	struct qmw_moe *moe;
+	_Atomic int status; /**< the first failure */
+};
+
+static void read_expert(void *argument, uint32_t index, uint32_t thread)
+{
+	struct reading *r = argument;
+	uint64_t parameters = 0;
+	int none = QMLA_OK, status;
+	char name[QMW_TENSOR_NAME_BYTES];
+
+	(void)thread;
+	/* Relaxed here and below: read after the team's round has ended, which orders it. */
+	if (atomic_load_explicit(&r->status, memory_order_relaxed) != QMLA_OK)
+		return;
+	expert_name(r->layer, index, name);
+	status = (int)qmw_mlp_read(r->checkpoint, name, r->config->hidden, r->config->moe.width,
+				   false, &parameters, &r->moe->expert[index]);
+	if (status != QMLA_OK)
+		atomic_compare_exchange_strong_explicit(&r->status, &none, status,
+							memory_order_relaxed, memory_order_relaxed);
+}
+
 static qmla_status_t read_experts(const struct qmw_checkpoint *checkpoint,
-				  const struct qmw_config *config, uint32_t layer,
+				  const struct qmw_config *config, uint32_t layer, uint32_t threads,
 				  uint64_t *parameters, struct qmw_moe *moe)
 {
+	struct reading r = {.checkpoint = checkpoint, .config = config, .layer = layer, .moe = moe};
+	struct qmw_team *team;
+	qmla_status_t status;
 	char name[QMW_TENSOR_NAME_BYTES];
-	qmla_status_t status = QMLA_OK;
 
 	moe->expert = calloc(config->moe.experts, sizeof(*moe->expert));
 	if (!moe->expert)
 		return QMLA_ERR_NO_MEMORY;
 	moe->count = config->moe.experts;
-	for (uint32_t e = 0; e < moe->count && !status; e++) {
-		expert_name(layer, e, name);
-		status = qmw_mlp_read(checkpoint, name, config->hidden, config->moe.width, false,
-				      parameters, &moe->expert[e]);
-	}
+	status = qmw_team_create(threads ? threads : qmw_team_processors(), &team);
+	if (status)
+		return status;
+	qmw_team_run(team, moe->count, read_expert, &r);
+	qmw_team_destroy(team);
+	*parameters += 3 * (uint64_t)moe->count * config->hidden * config->moe.width;
+	status = (qmla_status_t)atomic_load_explicit(&r.status, memory_order_relaxed);
 	if (status || !config->moe.shared_width)
 		return status;
 	name_of(layer, "shared_experts", name);
@@ -89,13 +124,14 @@ static qmla_status_t read_experts(const struct qmw_checkpoint *checkpoint,
 }
 
 qmla_status_t qmw_moe_read(const struct qmw_checkpoint *checkpoint, const struct qmw_config *config,
-			   uint32_t layer, uint64_t *parameters, struct qmw_moe *moe)
+			   uint32_t layer, uint32_t threads, uint64_t *parameters,
+			   struct qmw_moe *moe)
 {
 	struct qmw_moe self = {0};
 	qmla_status_t status = read_gate(checkpoint, config, layer, parameters, &self);
 
 	if (!status)
-		status = read_experts(checkpoint, config, layer, parameters, &self);
+		status = read_experts(checkpoint, config, layer, threads, parameters, &self);
 	if (status) {
 		qmw_moe_free(&self);
 		return status;

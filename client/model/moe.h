@@ -35,9 +35,11 @@ struct qmw_route {
 qmla_status_t qmw_moe_check(const struct qmw_checkpoint *checkpoint,
 			    const struct qmw_config *config, uint32_t layer);
 
-/** Reads and packs them; *parameters grows by the number of elements. */
+/** Reads and packs them with @p threads threads (0: all processors); *parameters grows by the
+ * number of elements. */
 qmla_status_t qmw_moe_read(const struct qmw_checkpoint *checkpoint, const struct qmw_config *config,
-			   uint32_t layer, uint64_t *parameters, struct qmw_moe *moe);
+			   uint32_t layer, uint32_t threads, uint64_t *parameters,
+			   struct qmw_moe *moe);
 void qmw_moe_free(struct qmw_moe *moe); /**< accepts a zeroed one */
 
 /**

@@ -225,8 +225,8 @@ qmla_status_t qmw_stream_load(struct qmw_stream *stream, uint32_t decoder_layer)
 	qmw_stream_layer_span(stream, decoder_layer, &first, &count);
 	for (uint32_t i = 0; i < count && !status; i++)
 		status = qmw_layer_read(stream->checkpoint, &stream->config, &stream->model.rope,
-					first + i, &stream->attention[i],
-					&stream->model.weights.layer[i]);
+					first + i, stream->model.options.threads,
+					&stream->attention[i], &stream->model.weights.layer[i]);
 	if (status) {
 		unload(stream);
 		return status;

@@ -39,6 +39,16 @@ static float e4m3_to_float(uint8_t code)
 	return code & 0x80 ? -value : value;
 }
 
+static void convert_e4m3(const uint8_t *bytes, size_t count, float *values)
+{
+	float table[256];
+
+	for (uint32_t code = 0; code < 256; code++)
+		table[code] = e4m3_to_float((uint8_t)code);
+	for (size_t i = 0; i < count; i++)
+		values[i] = table[bytes[i]];
+}
+
 static void convert(enum qmw_dtype dtype, const uint8_t *bytes, size_t count, float *values)
 {
 	uint16_t half;
@@ -48,8 +58,7 @@ static void convert(enum qmw_dtype dtype, const uint8_t *bytes, size_t count, fl
 		memcpy(values, bytes, count * sizeof(*values));
 		return;
 	case QMW_DTYPE_F8_E4M3:
-		for (size_t i = 0; i < count; i++)
-			values[i] = e4m3_to_float(bytes[i]);
+		convert_e4m3(bytes, count, values);
 		return;
 	default:
 		for (size_t i = 0; i < count; i++) {

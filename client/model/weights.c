@@ -15,6 +15,7 @@ struct loader {
 	double *rotation;     /**< its arrays, owned */
 	double *scales;
 	uint32_t layer;
+	uint32_t threads;
 	uint64_t parameters;
 };
 
@@ -185,8 +186,8 @@ static qmla_status_t load_mlp(struct loader *l, struct qmw_layer *layer)
 		status = qmw_mlp_read(l->checkpoint, prefix, c->hidden, c->intermediate,
 				      c->mlp_bias, &l->parameters, &layer->mlp);
 	if (!status && c->moe.sparse[l->layer])
-		status = qmw_moe_read(l->checkpoint, c, l->layer / c->sublayers, &l->parameters,
-				      &layer->moe);
+		status = qmw_moe_read(l->checkpoint, c, l->layer / c->sublayers, l->threads,
+				      &l->parameters, &layer->moe);
 	return status;
 }
 
@@ -261,8 +262,8 @@ qmla_status_t qmw_weights_check(const struct qmw_checkpoint *checkpoint,
 
 qmla_status_t qmw_layer_read(const struct qmw_checkpoint *checkpoint,
 			     const struct qmw_config *config, const struct qmw_rope *rope,
-			     uint32_t cache_layer, struct qmw_attention_weights *raw,
-			     struct qmw_layer *layer)
+			     uint32_t cache_layer, uint32_t threads,
+			     struct qmw_attention_weights *raw, struct qmw_layer *layer)
 {
 	struct loader l = {
 		.checkpoint = checkpoint,
@@ -270,6 +271,7 @@ qmla_status_t qmw_layer_read(const struct qmw_checkpoint *checkpoint,
 		.rope = rope,
 		.fuse = {.content_dim = config->content_dim, .rope = rope},
 		.layer = cache_layer,
+		.threads = threads,
 	};
 	qmla_status_t status;
 
@@ -343,9 +345,10 @@ static void end_layer(struct loader *l)
 qmla_status_t qmw_weights_load(const struct qmw_checkpoint *checkpoint,
 			       const struct qmw_config *config,
 			       const struct qmw_constants *constants, const struct qmw_rope *rope,
-			       struct qmw_weights *weights)
+			       uint32_t threads, struct qmw_weights *weights)
 {
-	struct loader l = {.checkpoint = checkpoint, .config = config, .rope = rope};
+	struct loader l = {
+		.checkpoint = checkpoint, .config = config, .rope = rope, .threads = threads};
 	struct qmw_weights self = {.layers = config->layers, .heads = config->heads};
 	qmla_status_t status;
 

@@ -52,12 +52,12 @@ struct qmw_weights {
 	uint64_t parameters;     /**< elements read */
 };
 
-/** Reads, checks, fuses and packs everything that @p config asks for. Logs what is wrong. With
- * n-grams @p checkpoint must outlive the weights. */
+/** Reads, checks, fuses and packs everything that @p config asks for, with @p threads threads (0:
+ * all processors). Logs what is wrong. With n-grams @p checkpoint must outlive the weights. */
 qmla_status_t qmw_weights_load(const struct qmw_checkpoint *checkpoint,
 			       const struct qmw_config *config,
 			       const struct qmw_constants *constants, const struct qmw_rope *rope,
-			       struct qmw_weights *weights);
+			       uint32_t threads, struct qmw_weights *weights);
 void qmw_weights_free(struct qmw_weights *weights); /**< accepts a zeroed structure */
 
 /** Checks every name, shape and dtype that loading asks for, and reads nothing. Errors as load. */
@@ -68,8 +68,8 @@ qmla_status_t qmw_weights_check(const struct qmw_checkpoint *checkpoint,
  * that is not NULL, to be freed by the caller. Errors as load. */
 qmla_status_t qmw_layer_read(const struct qmw_checkpoint *checkpoint,
 			     const struct qmw_config *config, const struct qmw_rope *rope,
-			     uint32_t cache_layer, struct qmw_attention_weights *raw,
-			     struct qmw_layer *layer);
+			     uint32_t cache_layer, uint32_t threads,
+			     struct qmw_attention_weights *raw, struct qmw_layer *layer);
 void qmw_layer_free(struct qmw_layer *layer, uint32_t heads); /**< accepts a zeroed structure */
 
 #endif /* QMW_WEIGHTS_H */
