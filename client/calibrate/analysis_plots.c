@@ -229,8 +229,6 @@ static qmla_status_t plot_predicted(struct columns *c)
 								 QMW_PLOT_PURPLE, QMW_PLOT_BLUE};
 	static const enum qmw_plot_mark marks[QMW_SHAPES] = {QMW_PLOT_CIRCLE, QMW_PLOT_DIAMOND,
 							     QMW_PLOT_TRIANGLE, QMW_PLOT_SQUARE};
-	static const enum qmw_plot_side sides[QMW_SHAPES] = {QMW_PLOT_BELOW, QMW_PLOT_RIGHT,
-							     QMW_PLOT_RIGHT, QMW_PLOT_LEFT};
 	const double *log_error = c->analysis->summary.log_error;
 	struct qmw_plot_series series[QMW_SHAPES];
 	char subtitle[256];
@@ -249,15 +247,16 @@ static qmla_status_t plot_predicted(struct columns *c)
 		 log_error[QMW_SHAPE_QUANTISER], log_error[QMW_SHAPE_PERMUTED],
 		 log_error[QMW_SHAPE_SIGNED], log_error[QMW_SHAPE_GAUSSIAN], c->analysis->probes);
 	for (unsigned s = 0; s < QMW_SHAPES; s++)
-		series[s] = (struct qmw_plot_series){.name = names[s],
-						     .x = column(c, predicted, s, 0),
-						     .y = column(c, measured, s, 0),
-						     .count = c->count,
-						     .caption = c->captions,
-						     .side = sides[s],
-						     .colour = colours[s],
-						     .mark = marks[s],
-						     .hollow = s != QMW_SHAPE_QUANTISER};
+		series[s] = (struct qmw_plot_series){
+			.name = names[s],
+			.x = column(c, predicted, s, 0),
+			.y = column(c, measured, s, 0),
+			.count = c->count,
+			.caption = s == QMW_SHAPE_QUANTISER ? c->captions : NULL,
+			.side = QMW_PLOT_LEFT,
+			.colour = colours[s],
+			.mark = marks[s],
+			.hollow = s != QMW_SHAPE_QUANTISER};
 	return write_plot(c, &plot, "predicted.svg");
 }
 

@@ -36,7 +36,7 @@ static void print_path(const char *name, const struct qmw_analysis_path *path)
 	const struct qmw_analysis_gain *alone = &path->gain[QMW_SHAPE_SIGNED];
 	double predicted = path->sensitivity * rounding->allocation;
 
-	printf("  %-8s %9.2e %9.2e %8.1f%% %7.3f %9.2e %+8.1f%% %9.3f %9.2f %9.2f\n", name,
+	printf("  %-8s %9.2e %9.2e %8.2f%% %7.3f %9.2e %+8.1f%% %9.3f %9.2f %9.2f\n", name,
 	       rounding->gain, path->sensitivity, 100 * path->sensitivity_error,
 	       rounding->allocation, predicted, 100 * rounding->coupling / predicted,
 	       rounding->gain / rounding->linear, permuted->gain / rounding->gain,
