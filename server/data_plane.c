@@ -209,26 +209,29 @@ static qmla_status_t open_verbs(struct qms_data_plane *plane,
 				const struct qms_data_plane_config *config)
 {
 	const struct qmt_transport_ops *ops = qmt_transport_find("verbs");
+	/* Empty: as if it were not given. */
+	const char *devices =
+		config->rdma_devices && config->rdma_devices[0] ? config->rdma_devices : NULL;
 	struct qmt_server_config server = {
-		.devices = config->rdma_devices,
+		.devices = devices,
 		.threads = config->threads,
 		.max_peers = config->max_peers,
 		.idle_timeout_ns = config->idle_timeout_ns,
 	};
 	qmla_status_t status;
 
-	if (config->rdma_devices && strcmp(config->rdma_devices, "none") == 0)
+	if (devices && strcmp(devices, "none") == 0)
 		return QMLA_OK;
 	if (!ops || !ops->usable()) {
-		if (!config->rdma_devices)
+		if (!devices)
 			return QMLA_OK;
-		qmc_error("node", "--rdma-devices %s: %s", config->rdma_devices,
+		qmc_error("node", "--rdma-devices %s: %s", devices,
 			  ops ? "no usable RDMA device, or libibverbs.so.1 is not installed"
 			      : "this build has no verbs transport");
 		return QMLA_ERR_UNSUPPORTED;
 	}
 	status = open_lane(plane, "verbs", &server);
-	if (status != QMLA_OK && !config->rdma_devices) {
+	if (status != QMLA_OK && !devices) {
 		qmc_warn("node", "verbs is not to be had (%s): going without",
 			 qmla_status_text(status));
 		return QMLA_OK;

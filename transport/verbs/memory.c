@@ -158,7 +158,8 @@ static qmla_status_t refuse(const struct qmt_port *port, const struct qmt_memory
 	(void)getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (error == ENOMEM || error == EAGAIN || error == EPERM) {
 		qmc_error("verbs",
-			  "%s cannot register %" PRIu64 " bytes: %s; the limit of locked memory is "
+			  "%s cannot register %" PRIu64
+			  " bytes: %s; the limit of locked memory (memlock) is "
 			  "%llu KiB (raise 'ulimit -l', or LimitMEMLOCK= of the service), or the "
 			  "device has no resources left",
 			  port->name, memory->bytes, strerror(error),

@@ -162,7 +162,7 @@ static void on_completion(struct qmt_verbs_peer_rail *rail, const struct ibv_wc 
 		qmt_verbs_peer_on_closed(rail, qmt_wr_index(wc->wr_id));
 		break;
 	case WR_PING:
-		rail->pinging = false;
+		rail->pinged = 0;
 		break;
 	}
 }
@@ -216,7 +216,7 @@ static void ping(struct qmt_verbs_peer_rail *rail)
 	wr.wr_id = qmt_wr(WR_PING, 0);
 	wr.opcode = IBV_WR_RDMA_WRITE;
 	wr.send_flags = IBV_SEND_SIGNALED;
-	rail->pinging = true;
+	rail->pinged = qmc_clock_now();
 	if (rail->peer->context->api->post_send(rail->qp.qp, &wr, &bad) != 0)
 		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, "a ping cannot be posted");
 }
@@ -248,7 +248,9 @@ static void tend_rail(struct qmt_verbs_peer_rail *rail, qmc_time_t now, bool sil
 	if (reason)
 		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, reason);
 	tend_grants(rail, now, next);
-	if (silent && !rail->peer->parting && rail->heard && !rail->pinging && !rail->peer->gone)
+	if (rail->pinged && now - rail->pinged >= rail->peer->context->idle_timeout_ns)
+		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, "it answers no ping");
+	if (silent && !rail->peer->parting && rail->heard && !rail->pinged && !rail->peer->gone)
 		ping(rail);
 }
 

@@ -72,8 +72,8 @@ struct qmt_verbs_peer_rail {
 	struct qmt_qp qp;
 	struct qmt_mail mail;
 	struct qmt_grant grants[QMT_WRITE_DEPTH];
-	size_t open; /**< grants not free */
-	bool pinging;
+	size_t open;       /**< grants not free */
+	qmc_time_t pinged; /**< when the ping under way was sent; 0: none is */
 };
 
 struct qmt_verbs_peer {
