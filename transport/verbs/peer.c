@@ -17,7 +17,8 @@ void qmt_verbs_peer_give_up(struct qmt_verbs_peer *peer, qmla_status_t why, cons
 	if (peer->gone)
 		return;
 	peer->gone = true;
-	peer->why = why;
+	if (!peer->parting) /* then the reason is known */
+		peer->why = why;
 	if (what)
 		qmc_warn_limited("verbs", "connection %016llx is dropped: %s",
 				 (unsigned long long)qmt_connection_number(peer->connection), what);
