@@ -11,6 +11,7 @@
 #include "client/model/checkpoint.h"
 #include "client/model/config.h"
 #include "client/model/constants.h"
+#include "client/model/fuse.h"
 #include "client/model/matrix.h"
 #include "client/model/mlp.h"
 #include "client/model/moe.h"
@@ -63,6 +64,11 @@ void qmw_weights_free(struct qmw_weights *weights); /**< accepts a zeroed struct
 /** Checks every name, shape and dtype that loading asks for, and reads nothing. Errors as load. */
 qmla_status_t qmw_weights_check(const struct qmw_checkpoint *checkpoint,
 				const struct qmw_config *config);
+
+/** Fuses the transforms into copies of a sub-layer's attention weights and packs them into @p
+ * layer; norms and MLPs are left as they are. QMLA_ERR_NO_MEMORY. */
+qmla_status_t qmw_layer_pack(const struct qmw_config *config, const struct qmw_fuse *fuse,
+			     const struct qmw_attention_weights *weights, struct qmw_layer *layer);
 
 /** Reads one cache layer, nothing of a calibration fused. Its attention weights go to @p raw when
  * that is not NULL, to be freed by the caller. Errors as load. */
