@@ -12,9 +12,10 @@ const double qmw_analysis_levels[QMW_ANALYSIS_LEVELS] = {1e-3, 3e-3, 1e-2, 3e-2,
 
 /* A piece of the measurement that a thread takes. */
 struct task {
-	void (*run)(struct qmw_measured *p, uint32_t a, uint32_t b);
-	uint32_t a, b;
+	void (*run)(struct qmw_measured *p, const struct task *task);
+	uint32_t a, b; /* path, and which error; or group */
 	uint32_t units;
+	uint32_t thread; /* that runs it */
 };
 
 struct tasks {
@@ -103,32 +104,41 @@ static void change_by(struct qmw_measured *p, enum qmw_path path, const float *e
 	free(output);
 }
 
-static void run_change(struct qmw_measured *p, uint32_t path, uint32_t shape)
+static void run_change(struct qmw_measured *p, const struct task *task)
 {
+	uint32_t path = task->a, shape = task->b;
+
 	change_by(p, path, p->error[path][shape], 1, BOTH_WAYS,
 		  &p->sums->path[path].shape[shape].change);
 }
 
-static void run_raw(struct qmw_measured *p, uint32_t path, uint32_t bits)
+static void run_raw(struct qmw_measured *p, const struct task *task)
 {
+	uint32_t path = task->a, bits = task->b;
+
 	change_by(p, path, p->raw[path][bits], 1, BOTH_WAYS, &p->sums->path[path].raw_change[bits]);
 }
 
-static void run_curve(struct qmw_measured *p, uint32_t path, uint32_t level)
+static void run_curve(struct qmw_measured *p, const struct task *task)
 {
+	uint32_t path = task->a, level = task->b;
+
 	change_by(p, path, p->error[path][QMW_SHAPE_QUANTISER],
 		  sqrt(qmw_analysis_levels[level] / p->setup->job->nmse), BOTH_WAYS,
 		  &p->sums->path[path].curve[level]);
 }
 
-static void run_way(struct qmw_measured *p, uint32_t path, uint32_t way)
+static void run_way(struct qmw_measured *p, const struct task *task)
 {
+	uint32_t path = task->a, way = task->b;
+
 	change_by(p, path, p->error[path][QMW_SHAPE_QUANTISER], 1, (enum way)way,
 		  way == MATCHING ? &p->sums->matching : &p->sums->aggregation);
 }
 
-static void run_linear(struct qmw_measured *p, uint32_t path, uint32_t shape)
+static void run_linear(struct qmw_measured *p, const struct task *task)
 {
+	uint32_t path = task->a, shape = task->b;
 	float *rows = malloc(qmw_measured_rows(p, path) * sizeof(*rows));
 	float *output = malloc((size_t)p->n * p->hidden * sizeof(*output));
 	qmla_status_t status = QMLA_ERR_NO_MEMORY;
@@ -163,6 +173,19 @@ static void add_squares(const struct qmw_measured *p, float *content, float *key
 		diagonal[rows + i] += (double)key[i] * (double)key[i] / (amplitude * amplitude);
 }
 
+/* Counts @p units as done. Thread 0, the caller's, tells how far it is. False: the run ends. */
+static bool go_on(struct qmw_measure_setup *setup, uint32_t thread, uint32_t units)
+{
+	/* Relaxed: a count and a flag, nothing is published with them. */
+	uint64_t done =
+		units + atomic_fetch_add_explicit(&setup->done, units, memory_order_relaxed);
+
+	if (thread == 0 && units > 0 && setup->job->progress &&
+	    !setup->job->progress(setup->job->user, done, setup->units))
+		atomic_store_explicit(&setup->cancelled, true, memory_order_relaxed);
+	return !atomic_load_explicit(&setup->cancelled, memory_order_relaxed);
+}
+
 static qmla_status_t probe_batch(struct qmw_measured *p, uint32_t group, uint32_t first,
 				 uint32_t count, float *cotangent, float *content, float *key)
 {
@@ -184,23 +207,22 @@ static qmla_status_t probe_batch(struct qmw_measured *p, uint32_t group, uint32_
 	return status;
 }
 
-static void run_probes(struct qmw_measured *p, uint32_t group, uint32_t unused)
+static void run_probes(struct qmw_measured *p, const struct task *task)
 {
-	uint32_t probes = qmw_group_probes(p->setup->job, group);
+	uint32_t group = task->a, probes = qmw_group_probes(p->setup->job, group);
 	float *cotangent = malloc(PROBE_BATCH * (size_t)p->n * p->hidden * sizeof(*cotangent));
 	float *content =
 		malloc(PROBE_BATCH * qmw_measured_rows(p, QMW_PATH_CONTENT) * sizeof(*content));
 	float *key = malloc(PROBE_BATCH * qmw_measured_rows(p, QMW_PATH_ROPE) * sizeof(*key));
 	qmla_status_t status = cotangent && content && key ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 
-	(void)unused;
 	for (uint32_t first = 0; first < probes && status == QMLA_OK; first += PROBE_BATCH) {
 		uint32_t count = probes - first < PROBE_BATCH ? probes - first : PROBE_BATCH;
 
-		if (atomic_load_explicit(&p->setup->cancelled, memory_order_relaxed))
+		if (!go_on(p->setup, task->thread, 0))
 			break;
 		status = probe_batch(p, group, first, count, cotangent, content, key);
-		atomic_fetch_add_explicit(&p->setup->done, count, memory_order_relaxed);
+		go_on(p->setup, task->thread, count);
 	}
 	fail(p, status);
 	free(cotangent);
@@ -209,14 +231,14 @@ static void run_probes(struct qmw_measured *p, uint32_t group, uint32_t unused)
 }
 
 /* Proposition 2: ||dY||^2 <= tau^2/4 sum_h ||C B_h||^2 sum_h ||mask dZ_h||^2. */
-static void run_bound(struct qmw_measured *p, uint32_t heads, uint32_t unused)
+static void run_bound(struct qmw_measured *p, const struct task *task)
 {
+	uint32_t heads = task->a;
 	double *norms = malloc(heads * sizeof(*norms)), change = 0, error = 0, energy, sum = 0;
 	double tau = (double)p->rope->softmax_scale, bound;
 	float *key = malloc(qmw_measured_rows(p, QMW_PATH_ROPE) * sizeof(*key));
 	qmla_status_t status = QMLA_ERR_NO_MEMORY;
 
-	(void)unused;
 	if (norms && key) {
 		moved_rows(p, QMW_PATH_ROPE, p->error[QMW_PATH_ROPE][QMW_SHAPE_QUANTISER], 1, key);
 		status = qmw_passage_positional(p->handle, key, &error, &energy, NULL);
@@ -238,7 +260,7 @@ static void run_bound(struct qmw_measured *p, uint32_t heads, uint32_t unused)
 	free(key);
 }
 
-static void add_task(struct tasks *tasks, void (*run)(struct qmw_measured *, uint32_t, uint32_t),
+static void add_task(struct tasks *tasks, void (*run)(struct qmw_measured *, const struct task *),
 		     uint32_t a, uint32_t b, uint32_t units)
 {
 	tasks->list[tasks->count++] = (struct task){.run = run, .a = a, .b = b, .units = units};
@@ -278,20 +300,13 @@ uint64_t qmw_measure_units(const struct qmw_analysis_job *job)
 static void run_task(void *argument, uint32_t index, uint32_t thread)
 {
 	struct tasks *tasks = argument;
-	struct qmw_measure_setup *setup = tasks->passage->setup;
-	const struct task *task = &tasks->list[index];
+	struct task task = tasks->list[index];
 
-	/* Relaxed: a flag and a count, nothing is published with them. */
-	if (atomic_load_explicit(&setup->cancelled, memory_order_relaxed))
+	task.thread = thread;
+	if (!go_on(tasks->passage->setup, thread, 0))
 		return;
-	task->run(tasks->passage, task->a, task->b);
-	atomic_fetch_add_explicit(&setup->done, task->units, memory_order_relaxed);
-	/* Thread 0 is the caller's. */
-	if (thread == 0 && setup->job->progress &&
-	    !setup->job->progress(setup->job->user,
-				  atomic_load_explicit(&setup->done, memory_order_relaxed),
-				  setup->units))
-		atomic_store_explicit(&setup->cancelled, true, memory_order_relaxed);
+	task.run(tasks->passage, &task);
+	go_on(tasks->passage->setup, thread, task.units);
 }
 
 void qmw_measured_run(struct qmw_measured *p, uint32_t heads)

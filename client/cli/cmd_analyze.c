@@ -20,7 +20,7 @@
 #define FILE_LIMIT ((size_t)256 << 20)
 
 struct flags {
-	char *model, *text, *layers, *out;
+	char *model, *text, *tokens, *layers, *out;
 	uint64_t sequences, length, probes, seed, threads;
 	double nmse;
 	bool json;
@@ -29,6 +29,7 @@ struct flags {
 /* What a run needs and what went wrong with it. */
 struct command {
 	const struct flags *flags;
+	const char *path; /* of the text or tokens */
 	struct qmw_text text;
 	struct qmw_config config;
 	uint32_t *tokens;
@@ -49,25 +50,41 @@ static bool show_progress(void *user, uint64_t done, uint64_t of)
 	return true;
 }
 
-/* Bytes are tokens; sequences lie evenly over the text. */
+/* Token @p i of the file: a byte, or 32 bits, the lowest byte first. */
+static uint32_t token_at(const struct command *c, size_t i)
+{
+	const uint8_t *at = c->text.data + (c->flags->tokens ? 4 * i : i);
+
+	if (!c->flags->tokens)
+		return *at;
+	return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* Sequences lie evenly over the text. */
 static qmla_status_t take_tokens(struct command *c)
 {
 	const struct flags *f = c->flags;
-	size_t wanted = (size_t)(f->sequences * f->length), stride;
+	size_t wanted = (size_t)(f->sequences * f->length), width = f->tokens ? 4 : 1, stride;
 
-	if (c->text.bytes < wanted) {
+	if (c->text.bytes % width != 0) {
 		snprintf(c->problem, sizeof(c->problem),
-			 "%s has %zu bytes, less than --sequences %" PRIu64 " of --length %" PRIu64
+			 "%s has %zu bytes, no multiple of 4: --tokens wants 32-bit numbers",
+			 c->path, c->text.bytes);
+		return QMLA_ERR_INVALID_ARGUMENT;
+	}
+	if (c->text.bytes / width < wanted) {
+		snprintf(c->problem, sizeof(c->problem),
+			 "%s has %zu tokens, less than --sequences %" PRIu64 " of --length %" PRIu64
 			 ": give a longer text or smaller numbers",
-			 f->text, c->text.bytes, f->sequences, f->length);
+			 c->path, c->text.bytes / width, f->sequences, f->length);
 		return QMLA_ERR_INVALID_ARGUMENT;
 	}
 	c->tokens = malloc(wanted * sizeof(*c->tokens));
 	if (!c->tokens)
 		return QMLA_ERR_NO_MEMORY;
-	stride = c->text.bytes / f->sequences;
+	stride = c->text.bytes / width / f->sequences;
 	for (size_t i = 0; i < wanted; i++)
-		c->tokens[i] = c->text.data[i / f->length * stride + i % f->length];
+		c->tokens[i] = token_at(c, i / f->length * stride + i % f->length);
 	return QMLA_OK;
 }
 
@@ -104,10 +121,10 @@ static qmla_status_t make_directory(struct command *c)
 
 static qmla_status_t prepare(struct command *c)
 {
-	qmla_status_t status = qmw_text_read(&c->text, PROGRAM, c->flags->text, FILE_LIMIT);
+	qmla_status_t status = qmw_text_read(&c->text, PROGRAM, c->path, FILE_LIMIT);
 
 	if (status != QMLA_OK) {
-		snprintf(c->problem, sizeof(c->problem), "%s cannot be read", c->flags->text);
+		snprintf(c->problem, sizeof(c->problem), "%s cannot be read", c->path);
 		return status;
 	}
 	status = take_tokens(c);
@@ -161,7 +178,7 @@ static qmla_status_t print(const struct command *c, const struct qmw_analysis *a
 
 static int run(const struct flags *f)
 {
-	struct command c = {.flags = f};
+	struct command c = {.flags = f, .path = f->tokens ? f->tokens : f->text};
 	struct qmw_analysis *analysis = NULL;
 	qmla_status_t status = prepare(&c);
 
@@ -185,8 +202,8 @@ static int check(const struct flags *f)
 {
 	const char *problem = NULL;
 
-	if (!f->model || !f->text)
-		problem = "--model and --text are needed";
+	if (!f->model || !f->text == !f->tokens)
+		problem = "--model and one of --text and --tokens are needed";
 	else if (!(f->nmse > 0 && f->nmse <= 1))
 		problem = "--nmse must be above 0 and at most 1";
 	if (!problem)
@@ -200,11 +217,14 @@ int qmw_cmd_analyze(int argc, char **argv)
 	struct flags f = {.sequences = 2, .length = 1024, .probes = 256, .nmse = .01};
 	const struct qmc_option table[] = {
 		{"model", 'm', QMC_OPTION_STRING, &f.model, "DIR", "checkpoint", 0, 0, false},
-		{"text", 't', QMC_OPTION_STRING, &f.text, "FILE", "text to read", 0, 0, false},
+		{"text", 't', QMC_OPTION_STRING, &f.text, "FILE", "text to read, a byte is a token",
+		 0, 0, false},
+		{"tokens", 0, QMC_OPTION_STRING, &f.tokens, "FILE",
+		 "tokens to read instead: 32-bit numbers, little-endian", 0, 0, false},
 		{"sequences", 'n', QMC_OPTION_UNSIGNED, &f.sequences, "N",
 		 "sequences, spread over the text; default 2", 1, 4096, false},
 		{"length", 'l', QMC_OPTION_UNSIGNED, &f.length, "N",
-		 "bytes of a sequence; default 1024", 2, 1 << 20, false},
+		 "tokens of a sequence; default 1024", 2, 1 << 20, false},
 		{"probes", 'p', QMC_OPTION_UNSIGNED, &f.probes, "N",
 		 "Rademacher vectors for each sequence and layer; default 256", 1, 1 << 20, false},
 		{"nmse", 0, QMC_OPTION_REAL, &f.nmse, "X",
@@ -225,7 +245,7 @@ int qmw_cmd_analyze(int argc, char **argv)
 		.summary =
 			"Measures what errors of equal size in the content latent and in the RoPE "
 			"key do to\neach layer's output, and takes the difference apart: "
-			"sensitivity, allocation, coupling.\nA byte of the text is a token. "
+			"sensitivity, allocation, coupling.\n"
 			"docs/analysis.md explains the figures.",
 		.epilogue = "Exit status: 0 done, 1 it could not be measured, 2 wrong usage.",
 		.table = table,

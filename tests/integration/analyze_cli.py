@@ -66,6 +66,16 @@ class Analyze(unittest.TestCase):
             self.assertTrue(root.tag.endswith("svg"))
         self.assertEqual(json.loads((out / "analysis.json").read_text())["probes"], 12)
 
+    def test_tokens_are_the_same_text(self):
+        tokens = pathlib.Path(self.folder.name) / "tokens"
+        tokens.write_bytes(b"".join(byte.to_bytes(4, "little") for byte in self.text.read_bytes()))
+        done = analyze("--model", MODEL, "--tokens", tokens, *self.small[4:], "--json")
+        self.assertEqual(done.stdout, analyze(*self.small, "--json").stdout)
+        tokens.write_bytes(b"\xff" * 4000)
+        self.check_refused(1, "vocabulary", "--model", MODEL, "--tokens", tokens, *self.small[4:])
+        tokens.write_bytes(b"\0" * 4001)
+        self.check_refused(1, "multiple of 4", "--model", MODEL, "--tokens", tokens, *self.small[4:])
+
     def test_chosen_layers(self):
         done = analyze(*self.small, "--json", "--layers", "1")
         self.assertEqual([layer["layer"] for layer in json.loads(done.stdout)["layers"]], [1])
@@ -77,7 +87,8 @@ class Analyze(unittest.TestCase):
 
     def test_refusals_name_the_thing(self):
         text = ("--text", self.text)
-        self.check_refused(2, "--model and --text", *text)
+        self.check_refused(2, "--model", *text)
+        self.check_refused(2, "--tokens", *self.small, "--tokens", self.text)
         self.check_refused(2, "--nmse", *self.small, "--nmse", "0")
         self.check_refused(2, "probes", *self.small, "--probes", "0")
         self.check_refused(1, "--layers '0-9'", *self.small, "--layers", "0-9")
