@@ -177,10 +177,29 @@ bool qmt_verbs_endpoint_alive(const struct qmt_endpoint *base)
 
 /* ---- waiting ---- */
 
+/* What the oldest operation waits for. */
+static const char *describe_wait(struct qmt_verbs_endpoint *endpoint)
+{
+	static const char *const texts[] = {
+		[STAGE_NEW] = "an operation passed its deadline, not yet begun",
+		[STAGE_READING] = "an operation passed its deadline, reading",
+		[STAGE_ASKED] = "an operation passed its deadline, waiting for its window",
+		[STAGE_WRITING] = "an operation passed its deadline, writing",
+		[STAGE_FINISHING] =
+			"an operation passed its deadline, waiting for the server's reply",
+		[STAGE_PULLING] = "an operation passed its deadline, waiting to be fetched",
+		[STAGE_DONE] = "an operation passed its deadline",
+	};
+
+	if (endpoint->queue.head == endpoint->queue.tail)
+		return texts[STAGE_DONE];
+	return texts[qmt_verbs_extra(endpoint, endpoint->queue.head)->stage];
+}
+
 static void expire(struct qmt_verbs_endpoint *endpoint, qmc_time_t now)
 {
 	if (qmt_queue_expire(&endpoint->queue, now))
-		qmt_verbs_die(endpoint, "an operation passed its deadline");
+		qmt_verbs_die(endpoint, describe_wait(endpoint));
 }
 
 /* Figures for the node, when there is nothing else to do. */

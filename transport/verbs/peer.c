@@ -231,8 +231,11 @@ static void tend_grants(struct qmt_verbs_peer_rail *rail, qmc_time_t now, qmc_ti
 			continue;
 		/* The writer is not asked: its queue pair goes, so that nothing of it can land. */
 		if (qmt_flight_is_fenced(&grant->flight))
-			qmt_verbs_peer_part(rail->peer, QMLA_ERR_UNAVAILABLE,
-					    "the ticket of a write under way has ended");
+			qmt_verbs_peer_part(
+				rail->peer, QMLA_ERR_UNAVAILABLE,
+				grant->state == GRANT_OPEN
+					? "a ticket ended while its window was open"
+					: "a ticket ended while its write was concluded");
 		else if (now >= grant->deadline)
 			qmt_verbs_peer_part(rail->peer, QMLA_ERR_DEADLINE,
 					    "it stalls inside a write");

@@ -10,8 +10,8 @@
 #include "common/log.h"
 
 #define PSN_MASK    UINT32_C(0xffffff)
-#define ACK_TIMEOUT 14 /* 4.096 us * 2^14 = 67 ms */
-#define RETRIES     6  /* 0.5 s until a peer counts as gone; 7 is for ever on Soft-RoCE */
+#define ACK_TIMEOUT 15 /* 4.096 us * 2^15 = 134 ms */
+#define RETRIES     6  /* 0.9 s until a peer counts as gone; 7 is for ever on Soft-RoCE */
 #define RNR_RETRIES 6  /* 7 would be for ever */
 #define RNR_TIMER   12 /* 0.64 ms */
 #define HOPS        255
