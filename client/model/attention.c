@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/model/attention_float.h"
 #include "client/model/forward.h"
 #include "client/model/numeric.h"
 #include "client/model/study_internal.h"
@@ -53,7 +54,8 @@ static void absorb(struct qmw_context *context, struct qmw_lane *lane, const str
 	}
 }
 
-void qmw_attention_project(struct qmw_context *context, const struct qmw_lane *lane,
+/* Output latents to the heads' values, through W_UV. */
+static void project_values(struct qmw_context *context, const struct qmw_lane *lane,
 			   const struct qmw_span *span, float *heads)
 {
 	const struct qmw_config *c = &context->model->config;
@@ -175,34 +177,35 @@ static qmla_status_t attend(struct qmw_context *context, struct qmw_lane *lane,
 	return p.count == 1 ? attend_part(&p, lane, 0) : attend_parts(&p, lane);
 }
 
-/* From queries to mixed latents, over whatever kind of cache it is. */
-static qmla_status_t mix(struct qmw_context *context, struct qmw_lane *lane,
-			 const struct qmw_span *span)
+static qmla_status_t run_absorbed(struct qmw_context *context, struct qmw_lane *lane,
+				  const struct qmw_span *span, float *heads)
 {
-	switch (context->model->options.cache) {
-	case QMW_CACHE_F32:
-		return qmw_attention_float(context, lane, span);
-	case QMW_CACHE_STUDY:
-		return qmw_study_attend(context, lane, span);
-	default:
-		return attend(context, lane, span);
-	}
+	qmla_status_t status;
+
+	absorb(context, lane, span);
+	status = attend(context, lane, span);
+	if (!status)
+		project_values(context, lane, span, heads);
+	return status;
 }
 
 void qmw_attention_run(struct qmw_context *context, struct qmw_lane *lane,
 		       const struct qmw_span *span)
 {
-	size_t stride = (size_t)context->model->config.heads * context->model->config.value_dim;
-	const struct qmw_study *study = span->sequence->study;
+	const struct qmw_config *c = &context->model->config;
+	float *heads = context->heads + (size_t)span->first_row * c->heads * c->value_dim;
 	qmla_status_t status;
 
-	absorb(context, lane, span);
-	status = mix(context, lane, span);
-	if (!status)
-		qmw_attention_project(context, lane, span,
-				      context->heads + span->first_row * stride);
-	if (!status && study && study->settings.compare)
-		status = qmw_study_compare(context, lane, span);
+	switch (context->model->options.cache) {
+	case QMW_CACHE_F32:
+		status = qmw_attention_float(context, lane, span, heads);
+		break;
+	case QMW_CACHE_STUDY:
+		status = qmw_study_attend(context, lane, span, heads);
+		break;
+	default:
+		status = run_absorbed(context, lane, span, heads);
+	}
 	if (status)
 		qmw_context_fail(context, status);
 }

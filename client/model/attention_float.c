@@ -5,11 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/numeric.h"
+#include "client/model/numeric.h"
+#include "client/model/study_internal.h"
 
 #define SINK          4u
 #define RECENT        128u
-#define SCORES_MAX    ((size_t)1 << 22) /* floats of scores at a time */
 #define LANES         16u
 #define LOG2_E        1.44269504f
 #define ROUND_TO_EVEN 12582912.0f /* 1.5 * 2^23: the sum has no fraction bits */
@@ -22,18 +22,19 @@ struct segment {
 	enum version version;
 };
 
-/* Queries [row, row + rows) of the span, of all heads. */
+/* Consecutive queries of one head. */
 struct group {
 	const struct qmw_config *config;
 	const struct qmw_float_keys *keys;
-	const float *content, *rope; /* queries [rows][H][d_c], [rows][H][d_r] */
-	float *mixed;                /* [rows][H][d_c] */
+	uint32_t head;
+	const float *query; /* [rows], query_stride apart: d_n, then d_r */
+	float *heads;       /* [rows], heads_stride apart: d_v */
 	uint32_t rows;
 	uint32_t position; /* of the first query */
 	uint32_t total;    /* keys that the last query sees */
 	float scale;
-	float *scores; /* [rows][H][total] */
-	float *other;  /* [rows][H][width of the mixed segment] */
+	float *scores; /* [rows][total] */
+	float *other;  /* [rows][width of the mixed segment] */
 };
 
 uint32_t qmw_float_sink(enum qmw_protect protect)
@@ -78,7 +79,7 @@ static uint32_t cut(const struct group *g, struct segment segments[4])
 	uint32_t sink = smaller(qmw_float_sink(g->keys->protect), g->total), count = 0;
 	uint32_t first, last;
 
-	if (!g->keys->far)
+	if (!g->keys->far.rows)
 		return add(segments, 0, 0, g->total, VERSION_NEAR);
 	first = qmw_float_far_end(g->keys->protect, g->position);
 	last = qmw_float_far_end(g->keys->protect, g->position + g->rows - 1);
@@ -93,39 +94,40 @@ static uint32_t cut(const struct group *g, struct segment segments[4])
 	return add(segments, count, last, g->total, VERSION_NEAR);
 }
 
-/* Scores of all queries for @p count keys, @p stride apart, into columns of @p out. */
-static void score(const struct group *g, const float *keys, uint32_t count, float *out,
+static size_t query_stride(const struct qmw_config *c)
+{
+	return (size_t)c->heads * (c->nope_dim + c->rope_dim);
+}
+
+static const struct qmw_float_version *version_of(const struct group *g, enum version version)
+{
+	return version == VERSION_FAR ? &g->keys->far : &g->keys->near;
+}
+
+/* Scores of all queries for the segment's keys in one version, into columns of @p out. */
+static void score(const struct group *g, const struct segment *s, enum version version, float *out,
 		  size_t out_stride)
 {
 	const struct qmw_config *c = g->config;
-	blasint rows = (blasint)(g->rows * c->heads), content = (blasint)c->content_dim;
-	blasint rope = (blasint)c->rope_dim, width = content + rope, n = (blasint)count;
+	const struct qmw_float_version *v = version_of(g, version);
+	size_t width = c->content_dim + c->rope_dim, up = qmw_float_width(c);
+	blasint rows = (blasint)g->rows, n = (blasint)(s->end - s->begin);
+	blasint stride = (blasint)query_stride(c);
 
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, content, 1, g->content,
-		    content, keys, width, 0, out, (blasint)out_stride);
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, rope, 1, g->rope, rope,
-		    keys + content, width, 1, out, (blasint)out_stride);
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, (blasint)c->nope_dim, 1,
+		    g->query, stride, v->up + s->begin * up + (size_t)g->head * c->nope_dim,
+		    (blasint)up, 0, out, (blasint)out_stride);
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, (blasint)c->rope_dim, 1,
+		    g->query + c->nope_dim, stride, v->rows + s->begin * width + c->content_dim,
+		    (blasint)width, 1, out, (blasint)out_stride);
 }
 
-static const float *rows_of(const struct group *g, const struct segment *s, enum version version)
+/* Keys of a mixed segment that query r sees far: its first ones. */
+static uint32_t far_keys(const struct group *g, const struct segment *s, uint32_t r)
 {
-	size_t width = g->config->content_dim + g->config->rope_dim;
+	uint32_t end = qmw_float_far_end(g->keys->protect, g->position + r);
 
-	return (version == VERSION_FAR ? g->keys->far : g->keys->near) + s->begin * width;
-}
-
-/* Of a mixed segment: each query takes the far scores up to its own far end. */
-static void select_far(const struct group *g, const struct segment *s)
-{
-	uint32_t width = s->end - s->begin, heads = g->config->heads;
-
-	for (uint32_t r = 0; r < g->rows * heads; r++) {
-		uint32_t end = qmw_float_far_end(g->keys->protect, g->position + r / heads);
-		uint32_t far = end > s->begin ? smaller(end - s->begin, width) : 0;
-
-		memcpy(g->scores + (size_t)r * g->total + s->begin, g->other + (size_t)r * width,
-		       far * sizeof(float));
-	}
+	return end > s->begin ? smaller(end, s->end) - s->begin : 0;
 }
 
 static void score_segment(const struct group *g, const struct segment *s)
@@ -133,11 +135,13 @@ static void score_segment(const struct group *g, const struct segment *s)
 	uint32_t width = s->end - s->begin;
 	enum version version = s->version == VERSION_FAR ? VERSION_FAR : VERSION_NEAR;
 
-	score(g, rows_of(g, s, version), width, g->scores + s->begin, g->total);
+	score(g, s, version, g->scores + s->begin, g->total);
 	if (s->version != VERSION_MIXED)
 		return;
-	score(g, rows_of(g, s, VERSION_FAR), width, g->other, width);
-	select_far(g, s);
+	score(g, s, VERSION_FAR, g->other, width);
+	for (uint32_t r = 0; r < g->rows; r++)
+		memcpy(g->scores + (size_t)r * g->total + s->begin, g->other + (size_t)r * width,
+		       far_keys(g, s, r) * sizeof(float));
 }
 
 /* exp(x) for x <= 0 to 2e-7, as 2^n 2^f, without branches so that a loop of it vectorises. */
@@ -194,11 +198,8 @@ static inline __attribute__((always_inline)) void softmax(float *x, uint32_t cou
 
 static inline __attribute__((always_inline)) void softmax_rows(const struct group *g)
 {
-	uint32_t heads = g->config->heads;
-
-	for (uint32_t r = 0; r < g->rows * heads; r++)
-		softmax(g->scores + (size_t)r * g->total, g->position + r / heads + 1, g->total,
-			g->scale);
+	for (uint32_t r = 0; r < g->rows; r++)
+		softmax(g->scores + (size_t)r * g->total, g->position + r + 1, g->total, g->scale);
 }
 
 #if defined(__x86_64__)
@@ -230,26 +231,28 @@ static void softmax_group(const struct group *g)
 	softmax_rows(g);
 }
 
-/* mixed = weights times @p rows, or += with @p more. */
-static void gather(const struct group *g, const float *weights, size_t stride, uint32_t count,
-		   const float *rows, bool more)
+/* heads = weights times the segment's values, or += with @p more. */
+static void gather(const struct group *g, const struct segment *s, enum version version,
+		   const float *weights, size_t stride, bool more)
 {
 	const struct qmw_config *c = g->config;
-	blasint content = (blasint)c->content_dim;
+	size_t up = qmw_float_width(c);
+	const float *values = version_of(g, version)->up + s->begin * up +
+			      (size_t)c->heads * c->nope_dim + (size_t)g->head * c->value_dim;
 
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)(g->rows * c->heads),
-		    content, (blasint)count, 1, weights, (blasint)stride, rows,
-		    content + (blasint)c->rope_dim, more ? 1 : 0, g->mixed, content);
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)g->rows,
+		    (blasint)c->value_dim, (blasint)(s->end - s->begin), 1, weights,
+		    (blasint)stride, values, (blasint)up, more ? 1 : 0, g->heads,
+		    (blasint)(c->heads * c->value_dim));
 }
 
 /* Moves the weights of far keys of a mixed segment to g->other, each with zeros for the rest. */
 static void split_weights(const struct group *g, const struct segment *s)
 {
-	uint32_t width = s->end - s->begin, heads = g->config->heads;
+	uint32_t width = s->end - s->begin;
 
-	for (uint32_t r = 0; r < g->rows * heads; r++) {
-		uint32_t end = qmw_float_far_end(g->keys->protect, g->position + r / heads);
-		uint32_t far = end > s->begin ? smaller(end - s->begin, width) : 0;
+	for (uint32_t r = 0; r < g->rows; r++) {
+		uint32_t far = far_keys(g, s, r);
 		float *from = g->scores + (size_t)r * g->total + s->begin;
 		float *to = g->other + (size_t)r * width;
 
@@ -261,15 +264,13 @@ static void split_weights(const struct group *g, const struct segment *s)
 
 static void gather_segment(const struct group *g, const struct segment *s, bool more)
 {
-	uint32_t width = s->end - s->begin;
-	enum version version = s->version == VERSION_FAR ? VERSION_FAR : VERSION_NEAR;
-
 	if (s->version == VERSION_MIXED) {
 		split_weights(g, s);
-		gather(g, g->other, width, width, rows_of(g, s, VERSION_FAR), more);
+		gather(g, s, VERSION_FAR, g->other, s->end - s->begin, more);
 		more = true;
 	}
-	gather(g, g->scores + s->begin, g->total, width, rows_of(g, s, version), more);
+	gather(g, s, s->version == VERSION_FAR ? VERSION_FAR : VERSION_NEAR, g->scores + s->begin,
+	       g->total, more);
 }
 
 static void attend_group(const struct group *g)
@@ -286,45 +287,117 @@ static void attend_group(const struct group *g)
 
 qmla_status_t qmw_attention_float_keys(const struct qmw_context *context, struct qmw_lane *lane,
 				       const struct qmw_span *span,
-				       const struct qmw_float_keys *keys)
+				       const struct qmw_float_keys *keys, float *heads)
 {
 	const struct qmw_config *c = &context->model->config;
-	size_t row = (size_t)c->heads * span->total;
-	uint32_t most = (uint32_t)(row < SCORES_MAX ? SCORES_MAX / row : 1);
-	uint32_t rows = span->count < most ? span->count : most;
-	uint32_t position = span->total - span->count;
-	/* A mixed segment is at most as wide as the far end moves within the group. */
-	float *scores = qmw_buffer_reserve(
-		&lane->workspace,
-		rows * (row + (size_t)c->heads * (rows + QMK_PAGE_TOKENS)) * sizeof(*scores));
+	/* A mixed segment is at most as wide as the far end moves within the span. */
+	float *scores = qmw_buffer_reserve(&lane->workspace,
+					   span->count * ((size_t)span->total + span->count) *
+						   sizeof(*scores));
 
 	if (!scores)
 		return QMLA_ERR_NO_MEMORY;
-	for (uint32_t r = 0; r < span->count; r += rows) {
-		struct group g = {
+	for (uint32_t h = 0; h < c->heads; h++) {
+		const struct group g = {
 			.config = c,
 			.keys = keys,
-			.content = lane->query_content + (size_t)r * c->heads * c->content_dim,
-			.rope = lane->query_rope + (size_t)r * c->heads * c->rope_dim,
-			.mixed = lane->mixed + (size_t)r * c->heads * c->content_dim,
-			.rows = span->count - r < rows ? span->count - r : rows,
-			.position = position + r,
+			.head = h,
+			.query = context->query + span->first_row * query_stride(c) +
+				 (size_t)h * (c->nope_dim + c->rope_dim),
+			.heads = heads + (size_t)h * c->value_dim,
+			.rows = span->count,
+			.position = span->total - span->count,
+			.total = span->total,
 			.scale = context->model->rope.softmax_scale,
 			.scores = scores,
-			.other = scores + rows * row,
+			.other = scores + (size_t)span->count * span->total,
 		};
 
-		g.total = g.position + g.rows;
 		attend_group(&g);
 	}
+	qmw_round_rows(context->model->options.round_bf16, heads,
+		       (size_t)span->count * c->heads * c->value_dim);
 	return QMLA_OK;
 }
 
-qmla_status_t qmw_attention_float(struct qmw_context *context, struct qmw_lane *lane,
-				  const struct qmw_span *span)
+qmla_status_t qmw_attention_float(const struct qmw_context *context, struct qmw_lane *lane,
+				  const struct qmw_span *span, float *heads)
 {
-	struct qmw_float_keys keys = {
-		.near = qmw_sequence_float_rows(span->sequence, context->layer)};
+	struct qmw_float_keys keys = qmw_float_keys(context, span->sequence);
 
-	return qmw_attention_float_keys(context, lane, span, &keys);
+	return qmw_attention_float_keys(context, lane, span, &keys, heads);
+}
+
+qmla_status_t qmw_float_prepare(struct qmw_context *context)
+{
+	const struct qmw_config *c = &context->model->config;
+	const struct qmw_layer *layer = &context->model->weights.layer[context->layer];
+	size_t n = c->nope_dim, head = n * c->content_dim;
+	float *up = qmw_buffer_reserve(&context->up, (c->heads * head + n * n) * sizeof(*up));
+	float *unit = up + c->heads * head;
+
+	if (!up)
+		return QMLA_ERR_NO_MEMORY;
+	for (size_t i = 0; i < n * n; i++)
+		unit[i] = i / n == i % n;
+	/* Row d of W_UK is what key_up gives for the d-th unit vector. */
+	for (uint32_t h = 0; h < c->heads; h++)
+		qmw_matrix_apply(&layer->key_up[h], 0, layer->key_up[h].panels, unit, n,
+				 c->nope_dim, up + h * head, c->content_dim);
+	return QMLA_OK;
+}
+
+/* One version of the span's rows. */
+static void expand(struct qmw_context *context, const struct qmw_span *span, const float *rows,
+		   float *to)
+{
+	const struct qmw_config *c = &context->model->config;
+	const struct qmw_layer *layer = &context->model->weights.layer[context->layer];
+	uint32_t first = span->total - span->count;
+	size_t width = c->content_dim + c->rope_dim, up = qmw_float_width(c);
+	size_t keys = (size_t)c->heads * c->nope_dim;
+
+	rows += first * width;
+	to += first * up;
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)span->count, (blasint)keys,
+		    (blasint)c->content_dim, 1, rows, (blasint)width, context->up.bytes,
+		    (blasint)c->content_dim, 0, to, (blasint)up);
+	for (uint32_t h = 0; h < c->heads; h++)
+		qmw_matrix_apply(&layer->value_up[h], 0, layer->value_up[h].panels, rows, width,
+				 span->count, to + keys + (size_t)h * c->value_dim, up);
+	qmw_round_rows(context->model->options.round_bf16, to, span->count * up);
+}
+
+/* Keys and values of a layer, [max_tokens][qmw_float_width]. */
+static float *expanded(const struct qmw_context *context, const struct qmw_sequence *sequence,
+		       bool far)
+{
+	const struct qmw_config *c = &context->model->config;
+	size_t plane = (far ? c->layers : 0) + context->layer;
+
+	return sequence->expanded + plane * sequence->max_tokens * qmw_float_width(c);
+}
+
+struct qmw_float_keys qmw_float_keys(const struct qmw_context *context,
+				     const struct qmw_sequence *sequence)
+{
+	struct qmw_float_keys keys = {.near = {qmw_sequence_float_rows(sequence, context->layer),
+					       expanded(context, sequence, false)}};
+
+	if (sequence->study)
+		keys.far =
+			(struct qmw_float_version){qmw_study_rows(sequence, context->layer, true),
+						   expanded(context, sequence, true)};
+	return keys;
+}
+
+void qmw_float_expand(struct qmw_context *context, const struct qmw_span *span)
+{
+	const struct qmw_sequence *sequence = span->sequence;
+
+	expand(context, span, qmw_sequence_float_rows(sequence, context->layer),
+	       expanded(context, sequence, false));
+	if (sequence->study && !sequence->study->settings.exact)
+		expand(context, span, qmw_study_rows(sequence, context->layer, true),
+		       expanded(context, sequence, true));
 }

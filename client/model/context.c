@@ -145,6 +145,7 @@ void qmw_context_destroy(struct qmw_context *context)
 		free_lane(&context->lanes[i]);
 	qmw_team_destroy(context->team);
 	free(context->lanes);
+	free(context->up.bytes);
 	free(context->hidden);
 	free(context->query);
 	free(context->heads);

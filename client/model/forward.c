@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "client/model/attention_float.h"
 #include "client/model/mixture.h"
 #include "client/model/numeric.h"
 #include "client/model/study_internal.h"
@@ -149,6 +150,14 @@ static void study_task(void *argument, uint32_t index, uint32_t thread)
 		qmw_context_fail(context, status);
 }
 
+static void expand_task(void *argument, uint32_t index, uint32_t thread)
+{
+	struct qmw_context *context = argument;
+
+	(void)thread;
+	qmw_float_expand(context, &context->spans[index]);
+}
+
 /* Last first: the spans with the longest past, so that the threads end together. */
 static void attention_task(void *argument, uint32_t index, uint32_t thread)
 {
@@ -210,6 +219,14 @@ qmla_status_t qmw_forward_layer(struct qmw_context *context, uint32_t layer)
 		qmw_team_run(context->team, context->span_count, pack_task, context);
 	if (context->model->options.cache == QMW_CACHE_STUDY)
 		qmw_team_run(context->team, context->span_count, study_task, context);
+	if (context->model->options.cache == QMW_CACHE_STUDY ||
+	    context->model->options.cache == QMW_CACHE_F32) {
+		qmla_status_t status = qmw_float_prepare(context);
+
+		if (status)
+			return status;
+		qmw_team_run(context->team, context->span_count, expand_task, context);
+	}
 	if (qmw_context_failure(context))
 		return qmw_context_failure(context);
 	qmw_team_run(context->team, context->span_count, attention_task, context);

@@ -65,13 +65,4 @@ void qmw_attention_pack(struct qmw_context *context, struct qmw_lane *lane,
 void qmw_attention_run(struct qmw_context *context, struct qmw_lane *lane,
 		       const struct qmw_span *span);
 
-/** The lane's mixed latents through W_UV: @p heads [span->count][H][d_v]. */
-void qmw_attention_project(struct qmw_context *context, const struct qmw_lane *lane,
-			   const struct qmw_span *span, float *heads);
-
-/** The middle of it over the float32 cache, with BLAS: from query_content and query_rope to mixed.
- */
-qmla_status_t qmw_attention_float(struct qmw_context *context, struct qmw_lane *lane,
-				  const struct qmw_span *span);
-
 #endif /* QMW_FORWARD_H */

@@ -59,6 +59,8 @@ struct qmw_sequence {
 	float *float_rows; /**< QMW_CACHE_F32: normalised latent, then the rotated key; a study:
 			      twice */
 	struct qmw_study *study; /**< study.h; NULL: none */
+	float *expanded;         /**< QMW_CACHE_F32 and a study: keys and values of all heads
+				    (attention_float.h) */
 };
 
 /** Where the BF16 rows of a block are while a call runs. */
@@ -138,9 +140,10 @@ struct qmw_context {
 	const struct qmk_pool *pool;
 	uint32_t rows, span_count, wanted_count, layer;
 	uint32_t range_first, range_rows; /**< the rows that the tiles divide: all, or a band */
-	uint32_t tile_rows; /**< 8 … 64: as many tiles as threads, if there are rows enough */
-	bool alone;         /**< one tile: the team divides each product instead */
-	_Atomic int status; /**< first failure of a task */
+	uint32_t tile_rows;   /**< 8 … 64: as many tiles as threads, if there are rows enough */
+	struct qmw_buffer up; /**< W_UK of the layer, dense: [H d_n][d_c] (attention_float.h) */
+	bool alone;           /**< one tile: the team divides each product instead */
+	_Atomic int status;   /**< first failure of a task */
 };
 
 struct qmw_logit_row {

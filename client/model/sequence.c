@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/model/attention_float.h"
 #include "client/model/internal.h"
 #include "client/model/study_internal.h"
 #include "common/log.h"
@@ -28,7 +29,13 @@ static qmla_status_t allocate_rows(struct qmw_sequence *self)
 		self->float_rows = calloc(2 * self->max_tokens * layer, sizeof(*self->float_rows));
 		break;
 	}
-	return self->rows || self->float_rows ? QMLA_OK : QMLA_ERR_NO_MEMORY;
+	if (self->float_rows) {
+		layer = (size_t)model->config.layers * qmw_float_width(&model->config);
+		self->expanded = calloc((model->options.cache == QMW_CACHE_STUDY ? 2 : 1) *
+						self->max_tokens * layer,
+					sizeof(*self->expanded));
+	}
+	return self->rows || self->expanded ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 }
 
 qmla_status_t qmw_sequence_create(const struct qmw_model *model, uint32_t max_tokens,
@@ -67,6 +74,7 @@ void qmw_sequence_destroy(struct qmw_sequence *sequence)
 	free(sequence->slots);
 	free(sequence->rows);
 	free(sequence->float_rows);
+	free(sequence->expanded);
 	qmw_study_free(sequence->study);
 	free(sequence);
 }

@@ -125,27 +125,17 @@ void qmw_study_errors(const struct qmw_sequence *sequence, struct qmw_study_erro
 	}
 }
 
+/* Keys under the rule, or all near. */
 static struct qmw_float_keys keys_of(const struct qmw_context *context, const struct qmw_span *span,
 				     bool near)
 {
 	const struct qmw_study_settings *settings = &span->sequence->study->settings;
-	struct qmw_float_keys keys = {
-		.near = qmw_study_rows(span->sequence, context->layer, false),
-		.protect = settings->protect,
-	};
+	struct qmw_float_keys keys = qmw_float_keys(context, span->sequence);
 
-	if (!near && !settings->exact)
-		keys.far = qmw_study_rows(span->sequence, context->layer, true);
+	keys.protect = settings->protect;
+	if (near || settings->exact)
+		keys.far = (struct qmw_float_version){NULL, NULL};
 	return keys;
-}
-
-qmla_status_t qmw_study_attend(struct qmw_context *context, struct qmw_lane *lane,
-			       const struct qmw_span *span)
-{
-	struct qmw_float_keys keys =
-		keys_of(context, span, span->sequence->study->settings.compare);
-
-	return qmw_attention_float_keys(context, lane, span, &keys);
 }
 
 static void add_squares(const float *a, const float *b, size_t count, double *error, double *energy)
@@ -179,56 +169,58 @@ static void score_positions(const float *query, const float *near, const float *
 }
 
 /* The full causal matrix, every key far: what the paper's RoPE objective measures. */
-static void compare_positions(const struct qmw_context *context, const struct qmw_lane *lane,
-			      const struct qmw_span *span, struct qmw_study_error *sum)
+static void compare_positions(const struct qmw_context *context, const struct qmw_span *span,
+			      struct qmw_study_error *sum)
 {
 	const struct qmw_config *c = &context->model->config;
-	uint32_t width = qmw_model_width(context->model);
+	uint32_t width = qmw_model_width(context->model), head = c->nope_dim + c->rope_dim;
 	const float *near = qmw_study_rows(span->sequence, context->layer, false);
 	const float *far = qmw_study_rows(span->sequence, context->layer, true);
 
 	for (uint32_t r = 0; r < span->count; r++)
 		for (uint32_t h = 0; h < c->heads; h++)
-			score_positions(lane->query_rope + ((size_t)r * c->heads + h) * c->rope_dim,
+			score_positions(context->query +
+						((size_t)(span->first_row + r) * c->heads + h) *
+							head +
+						c->nope_dim,
 					near + c->content_dim, far + c->content_dim,
 					span->total - span->count + r + 1, c->rope_dim, width, sum);
 }
 
 /* Both heads' values through o_proj, and what differs. */
 static void compare_outputs(struct qmw_context *context, const struct qmw_span *span,
-			    const float *far_heads, float *outputs, struct qmw_study_error *sum)
+			    const float *near_heads, const float *far_heads, float *outputs,
+			    struct qmw_study_error *sum)
 {
 	const struct qmw_config *c = &context->model->config;
 	const struct qmw_matrix *output = &context->model->weights.layer[context->layer].output;
 	size_t heads = (size_t)c->heads * c->value_dim, rows = (size_t)span->count * c->hidden;
 
-	qmw_context_product(context, output, context->heads + span->first_row * heads, heads,
-			    span->count, outputs, c->hidden);
+	qmw_context_product(context, output, near_heads, heads, span->count, outputs, c->hidden);
 	qmw_context_product(context, output, far_heads, heads, span->count, outputs + rows,
 			    c->hidden);
 	add_squares(outputs, outputs + rows, rows, &sum->output_error, &sum->output_energy);
 }
 
-qmla_status_t qmw_study_compare(struct qmw_context *context, struct qmw_lane *lane,
-				const struct qmw_span *span)
+static qmla_status_t compare(struct qmw_context *context, struct qmw_lane *lane,
+			     const struct qmw_span *span, const float *heads)
 {
 	const struct qmw_config *c = &context->model->config;
 	struct qmw_study *study = span->sequence->study;
-	size_t heads = (size_t)span->count * c->heads * c->value_dim;
+	size_t count = (size_t)span->count * c->heads * c->value_dim;
 	struct qmw_float_keys keys = keys_of(context, span, false);
 	struct qmw_study_error sum = {0}, *to = &study->errors[context->layer];
-	qmla_status_t status = qmw_attention_float_keys(context, lane, span, &keys);
-	float *far_heads;
+	float *far_heads = qmw_buffer_reserve(
+		&lane->parts, (count + 2 * (size_t)span->count * c->hidden) * sizeof(*far_heads));
+	qmla_status_t status;
 
-	if (status)
-		return status;
-	far_heads = qmw_buffer_reserve(&lane->parts, (heads + 2 * (size_t)span->count * c->hidden) *
-							     sizeof(*far_heads));
 	if (!far_heads)
 		return QMLA_ERR_NO_MEMORY;
-	qmw_attention_project(context, lane, span, far_heads);
-	compare_outputs(context, span, far_heads, far_heads + heads, &sum);
-	compare_positions(context, lane, span, &sum);
+	status = qmw_attention_float_keys(context, lane, span, &keys, far_heads);
+	if (status)
+		return status;
+	compare_outputs(context, span, heads, far_heads, far_heads + count, &sum);
+	compare_positions(context, span, &sum);
 	pthread_mutex_lock(&study->lock);
 	to->output_error += sum.output_error;
 	to->output_energy += sum.output_energy;
@@ -236,4 +228,14 @@ qmla_status_t qmw_study_compare(struct qmw_context *context, struct qmw_lane *la
 	to->position_energy += sum.position_energy;
 	pthread_mutex_unlock(&study->lock);
 	return QMLA_OK;
+}
+
+qmla_status_t qmw_study_attend(struct qmw_context *context, struct qmw_lane *lane,
+			       const struct qmw_span *span, float *heads)
+{
+	bool compares = span->sequence->study->settings.compare;
+	struct qmw_float_keys keys = keys_of(context, span, compares);
+	qmla_status_t status = qmw_attention_float_keys(context, lane, span, &keys, heads);
+
+	return status || !compares ? status : compare(context, lane, span, heads);
 }

@@ -25,13 +25,9 @@ float *qmw_study_rows(const struct qmw_sequence *sequence, uint32_t layer, bool 
 qmla_status_t qmw_study_quantise(struct qmw_context *context, struct qmw_lane *lane,
 				 const struct qmw_span *span);
 
-/** The middle of attention under the study's rule: to the lane's mixed. */
+/** Attention under the study's rule: @p heads [span->count][H][d_v]. A comparing sequence gets what
+ * near keys give; what the rule gives is worked out as well, and what differs is added up. */
 qmla_status_t qmw_study_attend(struct qmw_context *context, struct qmw_lane *lane,
-			       const struct qmw_span *span);
-
-/** After the heads' values of a comparing sequence are in context->heads: works them out under the
- * rule as well, and adds what differs. */
-qmla_status_t qmw_study_compare(struct qmw_context *context, struct qmw_lane *lane,
-				const struct qmw_span *span);
+			       const struct qmw_span *span, float *heads);
 
 #endif /* QMW_STUDY_INTERNAL_H */
