@@ -32,13 +32,9 @@ class Analyze(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def test_json_holds_together(self):
-        done = analyze(*self.small, "--json")
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        result = json.loads(done.stdout)
-        self.assertEqual([layer["layer"] for layer in result["layers"]],
-                         list(range(json.loads((MODEL / "config.json").read_text())["num_hidden_layers"])))
-        for layer in result["layers"]:
+    def check_layers(self, layers):
+        self.assertTrue(layers)
+        for layer in layers:
             for shape, ratio in layer["ratio"].items():
                 responses = [layer[path][shape]["output_nmse"] for path in ("rope", "content")]
                 self.assertAlmostEqual(ratio["measured"], responses[0] / responses[1],
@@ -50,6 +46,14 @@ class Analyze(unittest.TestCase):
                                            delta=1e-3 * part["linear_gain"])
             self.assertLess(layer["proposition2"]["largest_share"], 1)
             self.assertTrue(all(0 <= share <= 1 for share in layer["key_mean_share"]))
+
+    def test_json_holds_together(self):
+        done = analyze(*self.small, "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        result = json.loads(done.stdout)
+        self.assertEqual([layer["layer"] for layer in result["layers"]],
+                         list(range(json.loads((MODEL / "config.json").read_text())["num_hidden_layers"])))
+        self.check_layers(result["layers"])
 
     def test_same_seed_same_bytes(self):
         first, second = (analyze(*self.small, "--json", "--threads", n).stdout for n in (1, 2))
@@ -79,6 +83,15 @@ class Analyze(unittest.TestCase):
     def test_chosen_layers(self):
         done = analyze(*self.small, "--json", "--layers", "1")
         self.assertEqual([layer["layer"] for layer in json.loads(done.stdout)["layers"]], [1])
+
+    def test_every_family(self):
+        models = [path.parent for path in sorted(GOLDEN.glob("*/config.json"))]
+        self.assertGreater(len(models), 9)
+        for model in models:
+            with self.subTest(model=model.name):
+                done = analyze("--model", model, *self.small[2:], "--json")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.check_layers(json.loads(done.stdout)["layers"])
 
     def check_refused(self, code, what, *flags):
         done = analyze(*flags)
