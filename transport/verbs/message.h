@@ -2,7 +2,7 @@
 /**
  * @file
  * What the two sides of the verbs back end tell each other: offer and answer over the
- * control plane, then messages of 80 bytes by SEND. Little-endian; docs/rdma.md gives
+ * control plane, then messages of 80 bytes by SEND. Little-endian; docs/transport.md gives
  * them byte by byte. Decoders accept only what an encoder can have written
  * (QMLA_ERR_FORMAT). Any thread; never block.
  */
