@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/calibrate/fuse_tensor.h"
 
-#include <cblas.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,13 +8,13 @@
 #include <string.h>
 
 #include "client/calibrate/cast.h"
+#include "client/calibrate/fuse_check.h"
 #include "client/model/attention_weights.h"
 #include "client/model/fuse.h"
 #include "common/log.h"
 
 #define COMPONENT    "fuse"
 #define SCALE_SUFFIX "_scale_inv"
-#define ORTHOGONAL   1e-6
 
 enum role { ROLE_QUERY, ROLE_KV_A, ROLE_NORM, ROLE_KV_B };
 
@@ -45,67 +44,6 @@ static bool changes_content(const struct qmw_transform *t)
 static bool changes_rope(const struct qmw_transform *t)
 {
 	return t->rope_angle || t->rope_scale;
-}
-
-static qmla_status_t refuse(uint32_t layer, const char *what)
-{
-	qmc_error(COMPONENT, "transform of layer %" PRIu32 ": %s", layer, what);
-	return QMLA_ERR_INVALID_ARGUMENT;
-}
-
-static bool all_positive(const double *values, uint32_t count)
-{
-	for (uint32_t i = 0; values && i < count; i++)
-		if (!(values[i] > 0) || !isfinite(values[i]))
-			return false;
-	return true;
-}
-
-static bool all_finite(const double *values, uint32_t count)
-{
-	for (uint32_t i = 0; values && i < count; i++)
-		if (!isfinite(values[i]))
-			return false;
-	return true;
-}
-
-/* Largest |R R^T - I|; a NaN is as good as infinite. */
-static double departure(const double *rotation, uint32_t n, double *gram)
-{
-	double worst = 0;
-
-	cblas_dsyrk(CblasRowMajor, CblasLower, CblasNoTrans, (blasint)n, (blasint)n, 1, rotation,
-		    (blasint)n, 0, gram, (blasint)n);
-	for (uint32_t i = 0; i < n; i++)
-		for (uint32_t j = 0; j <= i; j++) {
-			double distance = fabs(gram[(size_t)i * n + j] - (i == j));
-
-			if (!(distance <= worst))
-				worst = isnan(distance) ? (double)INFINITY : distance;
-		}
-	return worst;
-}
-
-static qmla_status_t check_transform(const struct qmw_fuse_plan *plan, uint32_t layer)
-{
-	const struct qmw_transform *t = &plan->layers[layer];
-	uint32_t n = plan->config->content_dim, pairs = plan->config->rope_dim / 2;
-	double *gram, worst;
-
-	if (t->content_dim != n || t->rope_dim != plan->config->rope_dim)
-		return refuse(layer, "its dimensions are not the model's");
-	if (!all_positive(t->content_scale, n) || !all_positive(t->rope_scale, pairs))
-		return refuse(layer, "a scale is not positive");
-	if (!all_finite(t->rope_angle, pairs))
-		return refuse(layer, "an angle is not finite");
-	if (!t->rotation)
-		return QMLA_OK;
-	gram = malloc((size_t)n * n * sizeof(*gram));
-	if (!gram)
-		return QMLA_ERR_NO_MEMORY;
-	worst = departure(t->rotation, n, gram);
-	free(gram);
-	return worst <= ORTHOGONAL ? QMLA_OK : refuse(layer, "its rotation is not orthogonal");
 }
 
 static void add(struct qmw_fuse_plan *plan, uint32_t layer, const char *what, enum role role,
@@ -166,7 +104,7 @@ qmla_status_t qmw_fuse_plan_create(const struct qmw_checkpoint *checkpoint,
 	if (!self->entry)
 		status = QMLA_ERR_NO_MEMORY;
 	for (uint32_t i = 0; i < count && !status; i++) {
-		status = check_transform(self, i);
+		status = qmw_fuse_check(config, &layers[i], i);
 		if (!status)
 			status = qmw_attention_weights_check(checkpoint, config, i);
 		if (!status)
@@ -225,7 +163,11 @@ qmla_status_t qmw_fuse_plan_scale(const struct qmw_fuse_plan *plan, uint32_t lay
 		scale[i] = exact ? qmw_cast_round(tensor->dtype, exact[i]) : 1;
 		if (scale[i] > 0 && isfinite(scale[i]))
 			continue;
-		return refuse(layer, "a scale does not fit the dtype of kv_a_layernorm");
+		qmc_error(COMPONENT,
+			  "transform of layer %" PRIu32
+			  ": a scale does not fit the dtype of kv_a_layernorm",
+			  layer);
+		return QMLA_ERR_INVALID_ARGUMENT;
 	}
 	return QMLA_OK;
 }

@@ -334,10 +334,11 @@ qmla_status_t qmw_float_prepare(struct qmw_context *context)
 	const struct qmw_layer *layer = &context->model->weights.layer[context->layer];
 	size_t n = c->nope_dim, head = n * c->content_dim;
 	float *up = qmw_buffer_reserve(&context->up, (c->heads * head + n * n) * sizeof(*up));
-	float *unit = up + c->heads * head;
+	float *unit;
 
 	if (!up)
 		return QMLA_ERR_NO_MEMORY;
+	unit = up + c->heads * head;
 	for (size_t i = 0; i < n * n; i++)
 		unit[i] = i / n == i % n;
 	/* Row d of W_UK is what key_up gives for the d-th unit vector. */

@@ -164,12 +164,14 @@ static qmla_status_t summarise(const struct reading *r, const struct tally *tall
 {
 	double bits = 1 / (log(2) * (r->length - 1));
 	double *values = malloc(4 * (size_t)sequences * sizeof(*values));
-	double *loss = values, *change = values + sequences;
-	double *kl = values + 2 * (size_t)sequences, *same = values + 3 * (size_t)sequences;
+	double *loss = values, *change, *kl, *same;
 	qmla_status_t status;
 
 	if (!values)
 		return QMLA_ERR_NO_MEMORY;
+	change = loss + sequences;
+	kl = change + sequences;
+	same = kl + sequences;
 	for (uint32_t s = 0; s < sequences; s++) {
 		const struct tally *t = &tallies[(size_t)s * stride];
 
