@@ -120,8 +120,7 @@ static struct shared_area *find_area(struct shared_domain *shared, const struct 
 {
 	struct shared_area *area;
 
-	LIST_FOREACH(area, &shared->areas, link)
-	{
+	for (area = LIST_FIRST(&shared->areas); area; area = LIST_NEXT(area, link)) {
 		if (area->area.base == memory->base && area->area.bytes == memory->bytes)
 			return area;
 	}

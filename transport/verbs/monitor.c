@@ -55,8 +55,7 @@ static void fail_port(struct qmt_monitor *monitor, const struct qmt_port *port, 
 	struct qmt_watched *watched;
 
 	pthread_mutex_lock(&monitor->lock);
-	LIST_FOREACH(watched, &monitor->watched, link)
-	{
+	for (watched = LIST_FIRST(&monitor->watched); watched; watched = LIST_NEXT(watched, link)) {
 		if (watched->port->context != port->context ||
 		    (number != 0 && watched->port->number != number))
 			continue;

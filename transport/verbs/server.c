@@ -146,8 +146,7 @@ static void close_rails(struct verbs_server *server)
 	struct qmt_verbs_region *region;
 
 	pthread_mutex_lock(&server->lock);
-	SLIST_FOREACH(region, &server->regions, link)
-	{
+	for (region = SLIST_FIRST(&server->regions); region; region = SLIST_NEXT(region, link)) {
 		qmt_rails_unregister(&server->rails, region);
 	}
 	qmt_rails_close(&server->rails);
@@ -171,8 +170,7 @@ static qmla_status_t reopen_locked(struct verbs_server *server)
 
 	if (status != QMLA_OK)
 		return status;
-	SLIST_FOREACH(region, &server->regions, link)
-	{
+	for (region = SLIST_FIRST(&server->regions); region; region = SLIST_NEXT(region, link)) {
 		if (status == QMLA_OK)
 			status = qmt_rails_register(&server->rails, region);
 	}
@@ -180,8 +178,7 @@ static qmla_status_t reopen_locked(struct verbs_server *server)
 		link_rails(server);
 		return QMLA_OK;
 	}
-	SLIST_FOREACH(region, &server->regions, link)
-	{
+	for (region = SLIST_FIRST(&server->regions); region; region = SLIST_NEXT(region, link)) {
 		qmt_rails_unregister(&server->rails, region);
 	}
 	qmt_rails_close(&server->rails);
@@ -398,8 +395,7 @@ static struct qmt_verbs_region *find_region_locked(struct verbs_server *server, 
 {
 	struct qmt_verbs_region *region;
 
-	SLIST_FOREACH(region, &server->regions, link)
-	{
+	for (region = SLIST_FIRST(&server->regions); region; region = SLIST_NEXT(region, link)) {
 		if (region->number == number)
 			return region;
 	}
@@ -476,8 +472,7 @@ void qmt_verbs_server_revoke(struct qmt_server *base, uint64_t number)
 	struct qmt_verbs_peer *peer;
 
 	pthread_mutex_lock(&server->lock);
-	LIST_FOREACH(peer, &server->peers, link)
-	{
+	for (peer = LIST_FIRST(&server->peers); peer; peer = LIST_NEXT(peer, link)) {
 		if (peer->region->number == number)
 			qmt_verbs_peer_cut(peer);
 	}
@@ -547,8 +542,7 @@ static struct qmt_verbs_peer *find_peer_locked(struct verbs_server *server,
 {
 	struct qmt_verbs_peer *peer;
 
-	LIST_FOREACH(peer, &server->peers, link)
-	{
+	for (peer = LIST_FIRST(&server->peers); peer; peer = LIST_NEXT(peer, link)) {
 		if (memcmp(peer->connection, connection, QMT_CONNECTION_BYTES) == 0)
 			return peer;
 	}

@@ -296,8 +296,7 @@ static void ack_async_event(struct ibv_async_event *event)
 	(void)event;
 	enter();
 	/* One thread reads at a time, so that it can only be the context with one open. */
-	LIST_FOREACH(context, &fake.contexts, link)
-	{
+	for (context = LIST_FIRST(&fake.contexts); context; context = LIST_NEXT(context, link)) {
 		if (context->unacknowledged > 0) {
 			context->unacknowledged--;
 			break;
@@ -318,8 +317,7 @@ static void raise_port_locked(int device, enum ibv_event_type type)
 	const struct ibv_async_event event = {.element.port_num = 1, .event_type = type};
 	struct fake_context *context;
 
-	LIST_FOREACH(context, &fake.contexts, link)
-	{
+	for (context = LIST_FIRST(&fake.contexts); context; context = LIST_NEXT(context, link)) {
 		if (context->device == device)
 			raise_locked(context, &event);
 	}
