@@ -82,6 +82,44 @@ struct qmk_pack_args {
 	void *workspace; /**< pack_workspace() bytes, NULL when that is 0 */
 };
 
+/**
+ * A request's tail in one layer: the BF16 rows of its block that is not full, as
+ * qmk_sequence takes them at recent_rows, and what is to be added to it.
+ */
+struct qmk_tail {
+	uint16_t *rows;  /**< [64][d_c + d_r] */
+	uint32_t filled; /**< rows it holds, at most 63 */
+	uint32_t tokens; /**< rows to add, at most 64 */
+	uint32_t row;    /**< index of the first of them in content and rope */
+	uint32_t slot;   /**< where the page goes if the tail fills */
+};
+
+/**
+ * Appends decode tokens to tails, and packs those that fill. A row is stored as BF16 less
+ * the means; a tail that reaches 64 rows is packed, from those BF16 rows, into its slot's
+ * page, and rows beyond begin the tail anew. The caller's next `filled` is
+ * (filled + tokens) % 64.
+ */
+struct qmk_append_args {
+	const struct qmk_layout *layout;
+	const struct qmk_constants *constants; /**< as pack's */
+	struct qmk_pool pool;
+	uint32_t layer;
+	uint32_t requests;
+	/**
+	 * [requests], tails apart from each other. Device memory on the CUDA table, which leaves
+	 * a tail alone whose counts are out of range; the CPU table refuses the call.
+	 */
+	const struct qmk_tail *tails;
+	const void *content;     /**< [rows][content_stride], cache coordinates before the mean */
+	const void *rope;        /**< [rows][rope_stride]; rotated only for paper-c4r4 */
+	uint64_t content_stride; /**< elements between rows */
+	uint64_t rope_stride;
+	enum qmk_dtype dtype;
+	void *stream;
+	void *workspace; /**< append_workspace() bytes, NULL when that is 0 */
+};
+
 /** Dequantise pages of one layer: codes to values, means added back, RoPE as stored. */
 struct qmk_unpack_args {
 	const struct qmk_layout *layout;
@@ -210,6 +248,10 @@ struct qmk_ops {
 	qmla_status_t (*merge)(const struct qmk_merge_args *args);
 	/** XXH64 of pages. QMLA_ERR_INVALID_ARGUMENT as pack. */
 	qmla_status_t (*checksum)(const struct qmk_checksum_args *args);
+	/** Bytes of scratch that append needs; 0: none. */
+	size_t (*append_workspace)(const struct qmk_append_args *args);
+	/** Decode tokens to BF16 tails, full tails to pages, in one launch. */
+	qmla_status_t (*append)(const struct qmk_append_args *args);
 };
 
 extern const struct qmk_ops qmk_cpu_ops;

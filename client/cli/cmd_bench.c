@@ -4,6 +4,7 @@
 
 #include "client/cli/bench_cases.h"
 #include "client/cli/cache_commands.h"
+#include "client/cli/cmd_bench_attention.h"
 #include "client/cli/cmd_bench_model.h"
 #include "client/cli/command.h"
 #include "common/log.h"
@@ -28,6 +29,7 @@ static const struct {
 	const char *name;
 	int (*run)(int argc, char **argv);
 } programs[] = {
+	{"attention", qmw_cmd_bench_attention},
 	{"ttft", qmw_cmd_bench_ttft},
 	{"rdma", qmw_cmd_bench_rdma},
 };
@@ -46,7 +48,8 @@ static const struct bench_case *find_case(const char *name)
 			return &cases[i];
 	}
 	fprintf(stderr,
-		"%s: no case '%s'; there are transport, fetch, lookup, idle, ttft and rdma\n",
+		"%s: no case '%s'; there are transport, fetch, lookup, idle, attention, ttft and "
+		"rdma\n",
 		PROGRAM, name);
 	return NULL;
 }
@@ -92,8 +95,8 @@ int qmw_cmd_bench(int argc, char **argv)
 	};
 	const struct qmc_options options = {
 		.program = PROGRAM,
-		.synopsis =
-			"[flags] [transport] [fetch] [lookup] [idle] | ttft [flags] | rdma [flags]",
+		.synopsis = "[flags] [transport] [fetch] [lookup] [idle] | attention [flags] | "
+			    "ttft [flags] | rdma [flags]",
 		.summary =
 			"Measures this machine, each figure as a JSON line with its limit beside "
 			"it.\n"
@@ -103,11 +106,15 @@ int qmw_cmd_bench(int argc, char **argv)
 			"             of such blocks against a plain socket and memcpy\n"
 			"  lookup     keys a second of calls with 1,024 keys\n"
 			"  idle       processor time of a node that nobody uses\n"
+			"  attention  the CUDA kernels on this machine's GPU ('qmla bench "
+			"attention "
+			"--help')\n"
 			"  ttft       time to first token, computed and cached ('qmla bench ttft "
 			"--help')\n"
 			"  rdma       blocks from a node on another host ('qmla bench rdma "
 			"--help')\n"
-			"Without a name: all but ttft and rdma. Nodes are started as needed, on "
+			"Without a name: all but attention, ttft and rdma. Nodes are started as "
+			"needed, on "
 			"loopback.",
 		.epilogue = "Exit status: 0 every limit kept, 1 one missed, 2 wrong usage.",
 		.table = table,

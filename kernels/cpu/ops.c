@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table that callers see: each entry goes on to the best variant's. */
 #include "kernels/block.h"
+#include "kernels/cpu/append.h"
 #include "kernels/cpu/dispatch.h"
 
 static size_t pack_workspace(const struct qmk_pack_args *args)
@@ -45,6 +46,16 @@ static qmla_status_t checksum(const struct qmk_checksum_args *args)
 	return qmk_cpu_best()->ops.checksum(args);
 }
 
+static size_t append_workspace(const struct qmk_append_args *args)
+{
+	return qmk_cpu_append_workspace(args, qmk_cpu_best()->ops.pack_workspace);
+}
+
+static qmla_status_t append(const struct qmk_append_args *args)
+{
+	return qmk_cpu_append(args, qmk_cpu_best()->ops.pack);
+}
+
 uint64_t qmk_page_checksum(const void *page, size_t bytes)
 {
 	return qmk_cpu_best()->page_checksum(page, bytes);
@@ -60,4 +71,6 @@ const struct qmk_ops qmk_cpu_ops = {
 	.attend = attend,
 	.merge = merge,
 	.checksum = checksum,
+	.append_workspace = append_workspace,
+	.append = append,
 };

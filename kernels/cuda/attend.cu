@@ -9,6 +9,7 @@
 #include <math_constants.h>
 
 #include "kernels/cuda/attend_params.cuh"
+#include "kernels/cuda/baseline.h"
 
 #define COMBINE_SPLITS 512u /* weights kept in shared memory at a time */
 
@@ -158,9 +159,9 @@ size_t qmk_cuda_attend_workspace(const struct qmk_attend_args *args)
 	return qmk_plan_layout(args, &shape, NULL, NULL);
 }
 
-qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
+/* The checks and the parameters that every attend shares. */
+static qmla_status_t params_of(const struct qmk_attend_args *args, attend_params *params)
 {
-	cudaStream_t stream = (cudaStream_t)args->stream;
 	attend_params p = {};
 	qmla_status_t status;
 
@@ -186,16 +187,45 @@ qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
 		p.rope_mean = args->constants->rope_mean;
 		p.content_mean = args->constants->content_mean;
 	}
-	status = attend_hopper_fits(args) ? attend_hopper_launch(p, stream)
-					  : attend_generic_launch(p, ATTEND_PACKED, stream);
-	if (status == QMLA_OK)
-		status = attend_generic_launch(p, ATTEND_BF16, stream);
-	if (status != QMLA_OK)
-		return status;
-	/* The fewer rows, the more splits each has: more threads and CTAs a row. */
+	*params = p;
+	return QMLA_OK;
+}
+
+/* The fewer rows, the more splits each has: more threads and CTAs a row. */
+static qmla_status_t combine(const attend_params &p, cudaStream_t stream)
+{
 	if (p.shape.entities * p.shape.rows <= p.shape.parts / 2)
 		return launch_combine<32, 32>(p, stream);
 	if (p.shape.entities * p.shape.rows < 2 * p.shape.parts)
 		return launch_combine<8, 128>(p, stream);
 	return launch_combine<1, 128>(p, stream);
+}
+
+qmla_status_t qmk_cuda_attend(const struct qmk_attend_args *args)
+{
+	cudaStream_t stream = (cudaStream_t)args->stream;
+	attend_params p;
+	qmla_status_t status = params_of(args, &p);
+
+	if (status != QMLA_OK)
+		return status;
+	status = attend_hopper_fits(args) ? attend_hopper_launch(p, stream)
+					  : attend_generic_launch(p, ATTEND_PACKED, stream);
+	if (status == QMLA_OK)
+		status = attend_generic_launch(p, ATTEND_BF16, stream);
+	return status == QMLA_OK ? combine(p, stream) : status;
+}
+
+qmla_status_t qmk_cuda_attend_baseline(const struct qmk_attend_args *args)
+{
+	cudaStream_t stream = (cudaStream_t)args->stream;
+	attend_params p;
+	qmla_status_t status = params_of(args, &p);
+
+	if (status == QMLA_OK && (!attend_hopper_fits(args) || args->constants ||
+				  args->pool.stride < QMK_BASELINE_PAGE_BYTES))
+		status = QMLA_ERR_UNSUPPORTED;
+	if (status == QMLA_OK)
+		status = attend_baseline_launch(p, stream);
+	return status == QMLA_OK ? combine(p, stream) : status;
 }

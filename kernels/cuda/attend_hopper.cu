@@ -247,7 +247,7 @@ static __device__ void consume(const attend_params &p, uint8_t *shared, uint32_t
 	const uint32_t query_barrier = bars + 16 * K::STAGES;
 	const uint64_t turned = wgmma_descriptor(base + K::TURNED + at.head_part * K::N * 128);
 	const uint32_t prob = base + K::PROB + at.group * 2 * K::N * 128;
-	uint32_t pages_before = 0, query_parity = 0;
+	uint32_t pages_before = 0, query_parity = 0, exchanges = 0;
 	page_view view;
 
 	view.query = wgmma_descriptor(base + K::QUERY + at.head_part * K::COLUMNS * 512);
@@ -297,7 +297,7 @@ static __device__ void consume(const attend_params &p, uint8_t *shared, uint32_t
 		wgmma_wait<0>();
 		pages_before += pages;
 		if (K::LANES > 1)
-			join_groups<K>(base, at, run, out);
+			join_groups<K>(base, at, run, out, exchanges);
 		if (at.lane_set == 0)
 			write_item<K>(p, target_of<K>(p, item, s), shared, at, run, out);
 	}
@@ -319,6 +319,8 @@ static __global__ void __launch_bounds__(K::THREADS, 1)
 			barrier_init(bars + 16 * i + 8, 4 * K::HEADSPLIT);
 		}
 		barrier_init(bars + 16 * K::STAGES, 1);
+		for (int i = 0; i < 2 * (K::LANES - 1); i++)
+			barrier_init(base + K::JOIN_BARRIERS + 8 * i, 128);
 		async_proxy_fence();
 	}
 	for (uint32_t i = threadIdx.x; i < 512; i += K::THREADS)

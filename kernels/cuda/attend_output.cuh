@@ -234,11 +234,13 @@ write_item(const attend_params &p, const target &to, uint8_t *shared, const plac
 /*
  * Joins what the warpgroups of one item have summed into the first one's registers.
  * Thread i of every group holds the same elements, so registers are exchanged as they are,
- * 16 float4 at a time.
+ * 16 float4 at a time. A sender has two barriers, "buffer free" and "buffer full", of all
+ * 128 threads of the other side; @p exchanges counts what a sender has sent in all.
  */
 template <class K>
 static __device__ __forceinline__ void join_groups(uint32_t base, const place &at,
-						   running<K::N> &run, float (&out)[8][K::N / 2])
+						   running<K::N> &run, float (&out)[8][K::N / 2],
+						   uint32_t &exchanges)
 {
 	constexpr int ROUNDS = K::N / 16;
 	const uint32_t slot = base + K::MERGE + at.thread * 16;
@@ -251,23 +253,25 @@ static __device__ __forceinline__ void join_groups(uint32_t base, const place &a
 #pragma unroll 1
 	for (uint32_t from = 1; from < K::LANES; from++) {
 		const bool sender = at.lane_set == from;
-		const int barrier = 8 + (int)from;
+		const uint32_t free = base + K::JOIN_BARRIERS + 16 * (from - 1), full = free + 8;
 		float mine[K::N / 4], theirs[K::N / 4];
 
 		if (!sender && at.lane_set != 0)
 			continue;
-		group_sync(barrier, 256); /* the group before is done with the buffer */
+		if (!sender)
+			barrier_arrive(free); /* the group before is done with the buffer */
 		/* First the sums of each column, in the buffer's first N / 4 float4. */
 		if (sender) {
+			barrier_wait(free, exchanges & 1);
 #pragma unroll
 			for (int j = 0; j < K::N / 4; j++)
 				asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%3};" ::"r"(
 						     slot + j * 2048),
 					     "f"(run.total[j]), "f"(run.offset[j]), "f"(run.peak[j])
 					     : "memory");
-		}
-		group_sync(barrier, 256);
-		if (!sender) {
+			barrier_arrive(full);
+		} else {
+			barrier_wait(full, exchanges & 1);
 #pragma unroll
 			for (int j = 0; j < K::N / 4; j++) {
 				float total, offset, peak, joined;
@@ -284,11 +288,14 @@ static __device__ __forceinline__ void join_groups(uint32_t base, const place &a
 				run.total[j] = run.total[j] * mine[j] + total * theirs[j];
 				run.offset[j] = run.offset[j] * mine[j] + offset * theirs[j];
 			}
+			barrier_arrive(free);
 		}
-		group_sync(barrier, 256);
 #pragma unroll
 		for (int round = 0; round < ROUNDS; round++) {
+			const uint32_t parity = exchanges + 1 + round & 1;
+
 			if (sender) {
+				barrier_wait(free, parity);
 #pragma unroll
 				for (int i = 0; i < 16; i++) {
 					const int element = (round * 16 + i) * 4,
@@ -301,9 +308,9 @@ static __device__ __forceinline__ void join_groups(uint32_t base, const place &a
 						     "f"(out[t][j + 2]), "f"(out[t][j + 3])
 						     : "memory");
 				}
-			}
-			group_sync(barrier, 256);
-			if (!sender) {
+				barrier_arrive(full);
+			} else {
+				barrier_wait(full, parity);
 #pragma unroll
 				for (int i = 0; i < 16; i++) {
 					const int element = (round * 16 + i) * 4,
@@ -322,10 +329,12 @@ static __device__ __forceinline__ void join_groups(uint32_t base, const place &a
 							out[t][j + x] * mine[j / 4 * 2 + x % 2] +
 							other[x] * theirs[j / 4 * 2 + x % 2];
 				}
+				if (round + 1 < ROUNDS)
+					barrier_arrive(free);
 			}
-			group_sync(barrier, 256);
 		}
 	}
+	exchanges += 1 + ROUNDS;
 }
 
 #endif /* QMK_CUDA_ATTEND_OUTPUT_CUH */

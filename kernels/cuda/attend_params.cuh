@@ -37,6 +37,9 @@ qmla_status_t attend_generic_launch(const attend_params &params, attend_generic_
 /** sm_90: stages the queries, then the packed tiles. */
 qmla_status_t attend_hopper_launch(const attend_params &params, cudaStream_t stream);
 
+/** sm_90: BF16 pages instead of packed ones, kernels/cuda/baseline.h. */
+qmla_status_t attend_baseline_launch(const attend_params &params, cudaStream_t stream);
+
 /** True when the Hopper kernel takes this geometry on this device. */
 bool attend_hopper_fits(const struct qmk_attend_args *args);
 

@@ -76,6 +76,7 @@ struct kernel_shape {
 	static constexpr int STAGES = (ROOM < 12 ? ROOM : 12) / LANES * LANES;
 	static constexpr int STAGES_AT = TURNED + STAGES * KEY_QUERY_BYTES;
 	static constexpr int BARRIERS_AT = STAGES_AT + STAGES * codes::PAGE_BYTES;
+	static constexpr int JOIN_BARRIERS = BARRIERS_AT + 16 * STAGES + 8;
 	static constexpr int BYTES = BARRIERS_AT + BARRIERS;
 };
 

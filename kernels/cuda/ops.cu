@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA table, handed out only where a usable device is present. */
+#include "kernels/cuda/append.cuh"
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/checksum.cuh"
 #include "kernels/cuda/device.cuh"
@@ -17,6 +18,8 @@ static const struct qmk_ops cuda_ops = {
 	/* .attend = */ qmk_cuda_attend,
 	/* .merge = */ qmk_cuda_merge,
 	/* .checksum = */ qmk_cuda_checksum,
+	/* .append_workspace = */ qmk_cuda_append_workspace,
+	/* .append = */ qmk_cuda_append,
 };
 
 extern "C" const struct qmk_ops *qmk_cuda_ops(void)

@@ -271,12 +271,143 @@ static void checksums_are_the_reference_s(void **state)
 	gpu_case_destroy(c);
 }
 
+#define TAILS 9u
+
+/* Tails of all kinds: empty, one short of full, filling with tokens left over, idle. */
+static void make_tails(const struct gpu_case *c, uint16_t *const *rows, struct qmk_tail *tails)
+{
+	static const uint32_t filled[TAILS] = {0, 63, 62, 10, 0, 63, 31, 63, 33};
+	static const uint32_t tokens[TAILS] = {1, 1, 4, 2, 64, 64, 2, 0, 31};
+	uint32_t row = 0;
+
+	for (uint32_t r = 0; r < TAILS; r++) {
+		tails[r] = (struct qmk_tail){.rows = rows[r],
+					     .filled = filled[r],
+					     .tokens = tokens[r],
+					     .row = row,
+					     .slot = c->slots[r]};
+		row += tokens[r];
+	}
+}
+
+/* The CPU's tails; the pages that fill as the device's own writer makes them of those rows. */
+static void appended_bytes_are_the_reference_s(void **state)
+{
+	const struct qmk_ops *cuda = qmk_cuda_ops();
+
+	(void)state;
+	for (size_t v = 0; v < sizeof(variants) / sizeof(variants[0]); v++) {
+		struct gpu_case *c = gpu_case_create(
+			variants[v].format, variants[v].content_dim, variants[v].rope_dim, TAILS,
+			variants[v].feedback, QMK_INTERLEAVED, 300 + v);
+		const uint32_t dc = c->layout.content_dim, dr = c->layout.rope_dim;
+		const size_t tail_bytes = (size_t)64 * (dc + dr) * sizeof(uint16_t);
+		const size_t pool_bytes = c->pool.stride * c->pool_slots;
+		const size_t tokens = (size_t)TAILS * 64;
+		uint16_t *rows[TAILS], *copies[TAILS], *full[TAILS];
+		struct qmk_tail tails[TAILS], on_device[TAILS];
+		uint8_t *got = malloc(pool_bytes), *want = malloc(pool_bytes);
+		uint16_t *tail = malloc(tail_bytes);
+		struct qmk_append_args args = {.layout = &c->layout,
+					       .constants = &c->constants,
+					       .pool = c->pool,
+					       .layer = LAYER,
+					       .requests = TAILS,
+					       .tails = tails,
+					       .content = c->content,
+					       .rope = c->keys,
+					       .content_stride = dc,
+					       .rope_stride = dr,
+					       .dtype = QMK_F32};
+		struct qmk_constants bare = c->device_constants;
+		void *second;
+
+		assert_true(got && want && tail);
+		for (uint32_t r = 0; r < TAILS; r++) {
+			rows[r] = malloc(tail_bytes);
+			full[r] = malloc(tail_bytes);
+			assert_true(rows[r] && full[r]);
+			for (size_t i = 0; i < tail_bytes / 2; i++)
+				rows[r][i] = qmk_float_to_bf16(c->content[i % (tokens * dc)]);
+			copies[r] = device_copy(rows[r], tail_bytes);
+		}
+		make_tails(c, rows, tails);
+		/* What fills, before rows left over begin the tail anew: append without them. */
+		args.workspace = malloc(qmk_cpu_ops.append_workspace(&args) + 1);
+		for (uint32_t r = 0; r < TAILS; r++) {
+			struct qmk_tail all = tails[r];
+			const uint32_t room = 64 - all.filled;
+
+			memcpy(full[r], rows[r], tail_bytes);
+			all.rows = full[r];
+			all.tokens = all.tokens < room ? all.tokens : room;
+			args.requests = 1;
+			args.tails = &all;
+			assert_int_equal(qmk_cpu_ops.append(&args), QMLA_OK);
+		}
+		args.requests = TAILS;
+		args.tails = tails;
+		assert_int_equal(qmk_cpu_ops.append(&args), QMLA_OK);
+		free(args.workspace);
+
+		second = device_copy(c->pool.base, pool_bytes);
+		device_read(got, c->device_pool.base, pool_bytes); /* before the call */
+		device_write(second, got, pool_bytes);
+		memcpy(on_device, tails, sizeof(tails));
+		for (uint32_t r = 0; r < TAILS; r++)
+			on_device[r].rows = copies[r];
+		args.constants = &c->device_constants;
+		args.pool = c->device_pool;
+		args.tails = device_copy(on_device, sizeof(on_device));
+		args.content = device_copy(c->content, tokens * dc * sizeof(float));
+		args.rope = device_copy(c->keys, tokens * dr * sizeof(float));
+		args.workspace = NULL;
+		assert_int_equal(cuda->append_workspace(&args), 0);
+		assert_int_equal(cuda->append(&args), QMLA_OK);
+		device_finish();
+
+		bare.content_mean = bare.rope_mean = NULL;
+		for (uint32_t r = 0; r < TAILS; r++) {
+			const uint16_t *packed = device_copy(full[r], tail_bytes);
+			struct qmk_pack_args pack = {.layout = &c->layout,
+						     .constants = &bare,
+						     .pool = {second, c->pool.stride},
+						     .layer = LAYER,
+						     .pages = 1,
+						     .slots = c->device_slots + r,
+						     .content = packed,
+						     .rope = packed + dc,
+						     .content_stride = dc + dr,
+						     .rope_stride = dc + dr,
+						     .dtype = QMK_BF16};
+
+			if (tails[r].filled + tails[r].tokens >= 64)
+				assert_int_equal(cuda->pack(&pack), QMLA_OK);
+			device_read(tail, copies[r], tail_bytes);
+			assert_memory_equal(tail, rows[r], tail_bytes);
+		}
+		device_finish();
+		device_read(got, c->device_pool.base, pool_bytes);
+		device_read(want, second, pool_bytes);
+		assert_memory_equal(got, want, pool_bytes);
+		for (uint32_t r = 0; r < TAILS; r++) {
+			free(rows[r]);
+			free(full[r]);
+		}
+		free(got);
+		free(want);
+		free(tail);
+		gpu_case_destroy(c);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(packed_bytes_are_the_reference_s),
 		cmocka_unit_test(unpacked_values_are_the_reference_s),
 		cmocka_unit_test(checksums_are_the_reference_s),
+		cmocka_unit_test(appended_bytes_are_the_reference_s),
 	};
 
 	if (!qmk_cuda_ops()) {

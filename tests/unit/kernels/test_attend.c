@@ -656,7 +656,8 @@ static void test_every_slot_of_the_table_is_filled(void **state)
 	(void)state;
 	assert_string_equal(ops->name, "cpu");
 	assert_true(ops->pack_workspace && ops->pack && ops->unpack && ops->attend_workspace &&
-		    ops->plan && ops->attend && ops->merge && ops->checksum);
+		    ops->plan && ops->attend && ops->merge && ops->checksum &&
+		    ops->append_workspace && ops->append);
 	assert_int_equal(ops->plan(&args), QMLA_OK);
 }
 
