@@ -23,7 +23,7 @@ from quantmla import calibrate_io, record, tensors  # noqa: E402
 
 try:
     import torch
-    from quantmla import caches, calibrate
+    from quantmla import caches, calibrate, learn
     from quantmla.model import Decoder, Model, Rounded
 except ImportError:
     torch = None
@@ -225,6 +225,79 @@ class Bytes(unittest.TestCase):
         self.assertEqual(list(back), list(arrays))
         for name, array in arrays.items():
             self.assertTrue((back[name] == array).all() and back[name].dtype == array.dtype)
+
+
+@unittest.skipIf(torch is None, "Python has no PyTorch")
+class Learning(unittest.TestCase):
+    """The default method's formulas."""
+
+    CONTENT, ROPE = 32, 8
+
+    def statistics(self):
+        """As a layer has them: joint sensitivity of both paths, unequal variances."""
+        n = self.CONTENT + self.ROPE
+        h, spread = random_sensitivity(n), np.exp(random(4).normal(size=n))
+        mix = random(5).normal(size=(n, n)) / np.sqrt(n)
+        covariance = (mix.T * spread) @ mix
+        s = calibrate.Statistics(self.CONTENT, self.ROPE)
+        s.h_u, s.h_k, s.h_x = h[8:, 8:], h[:8, :8], h[8:, :8]
+        s.cov_u, s.cov_k = covariance[8:, 8:], covariance[:8, :8]
+        s.mean_u, s.mean_k = random(6).normal(size=self.CONTENT), random(7).normal(size=self.ROPE)
+        return s
+
+    class Shape:
+        interleaved, rope = False, 8
+
+    def test_pull(self):
+        """<K, W> is what a small turn K does to the loss."""
+        j = learn.joint(self.statistics(), self.Shape, 4)
+        k = torch.from_numpy(random(8).normal(size=(self.CONTENT, self.CONTENT)))
+        k = k - k.T
+
+        def loss(size):
+            q = torch.matrix_exp(size * k)
+            return learn.content_loss(q.T @ j.content @ q, q.T @ j.content_cov @ q)
+
+        pull = learn.content_pull(j.content, j.content_cov)
+        self.assertLess((pull + pull.T).abs().max().item(), 1e-9 * pull.abs().max().item())
+        self.assertAlmostEqual(((loss(1e-6) - loss(-1e-6)) / 2e-6 / (k * pull).sum()).item(), 1, places=5)
+
+    def test_rotation(self):
+        """It stays orthogonal and lowers the loss, never below what no rotation can pass."""
+        j = learn.joint(self.statistics(), self.Shape, 4)
+        start = torch.from_numpy(record.hadamard(self.CONTENT))
+        r = learn.fit_rotation(j.content, j.content_cov, start, 100)
+        before, after = (learn.content_loss(q.T @ j.content @ q, q.T @ j.content_cov @ q).item() for q in (start, r))
+        bound = self.CONTENT * ((j.content.logdet() + j.content_cov.logdet()) / self.CONTENT).exp().item()
+        self.assertLess((r.T @ r - torch.eye(self.CONTENT)).abs().max().item(), 1e-12)
+        self.assertLess(after, 0.7 * before)
+        self.assertGreater(after, bound)
+
+    def test_pairs(self):
+        """Turned and scaled keys give the same scores with queries that T^-T takes along, and cost less."""
+        j = learn.joint(self.statistics(), self.Shape, 4)
+        angle, log_scale = learn.fit_pairs(j)
+        t = learn.pair_transform(angle, log_scale, j.pairs)
+        phase = torch.from_numpy(random(9).normal(size=4))
+        turn = learn.pair_transform(phase, 0 * phase, j.pairs)  # what a position does
+        self.assertLess((t @ turn - turn @ t).abs().max().item(), 1e-12)
+        zero = torch.zeros(4, dtype=torch.float64)
+        self.assertLess(learn.key_model(j, angle, log_scale)[0].item(), learn.key_model(j, zero, zero)[0].item())
+
+    def test_constants_are_one_sensitivity(self):
+        """Blocks of A and D give e^T H e of both paths, in the model's coordinates."""
+        s = self.statistics()
+        found, forth, t = learn.learn(s, self.Shape, 4, record.hadamard(self.CONTENT), steps=5)
+        j = learn.joint(s, self.Shape, 4)
+        key, content = random(10).normal(size=self.ROPE), random(11).normal(size=self.CONTENT)
+        left = np.concatenate((key @ t, content @ forth))
+        a = np.block([[found["rope_feedback"], np.zeros((self.ROPE, self.CONTENT))],
+                      [found["cross_feedback"], found["content_feedback"]]]).astype(float)
+        square = (a @ left) ** 2
+        by_factors = found["rope_weight"] @ square[:8] + found["content_weight"] @ square[8:]
+        key, content = torch.from_numpy(key), torch.from_numpy(content)
+        by_operator = (key @ j.rope @ key + content @ j.content @ content + 2 * content @ j.cross @ key).item()
+        self.assertLess(abs(by_factors / by_operator - 1), 0.02)  # damping of the key's, F16
 
 
 @unittest.skipIf(torch is None, "Python has no PyTorch")

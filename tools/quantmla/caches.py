@@ -65,6 +65,24 @@ class Packed:
         return self._both(layer, "rope", key, self.rope_bits)
 
 
+class Learned(Packed):
+    """As Packed, of a model whose weights are not fused. @transforms: R S and T of each layer."""
+
+    def __init__(self, form, constants, transforms):
+        super().__init__(form, constants)
+        self.transforms = [[torch.from_numpy(m).float() for m in pair] for pair in transforms]
+
+    def content(self, layer, latent):
+        forth = self.transforms[layer][0]
+        back = torch.linalg.inv(forth)
+        return [rows @ back for rows in super().content(layer, latent @ forth)]
+
+    def key(self, layer, key):
+        forth = self.transforms[layer][1]
+        back = torch.linalg.inv(forth)
+        return [rows @ back for rows in super().key(layer, key @ forth)]
+
+
 class Paper:
     """The paper's record: asymmetric groups of 64, keys after rotation. @rotation: of u, or None
     for the latent with its norm weight, as a model without the paper's transform caches it."""

@@ -13,19 +13,25 @@ class Statistics:
         self.tokens = 0
         self.mean_u, self.mean_k = np.zeros(content), np.zeros(rope)
         self.square_k = np.zeros(rope)
-        self.h_u, self.h_k = np.zeros((content, content)), np.zeros((rope, rope))
+        self.cov_u, self.cov_k = np.zeros((content, content)), np.zeros((rope, rope))
+        self.h_u, self.h_k, self.h_x = np.zeros((content, content)), np.zeros((rope, rope)), np.zeros((content, rope))
 
     def add(self, latent, key, grad_latent, grad_key):
         self.tokens += latent.shape[0]
         self.mean_u += latent.sum(0)
         self.mean_k += key.sum(0)
         self.square_k += (key ** 2).sum(0)
+        self.cov_u += latent.T @ latent
+        self.cov_k += key.T @ key
         self.h_u += grad_latent.T @ grad_latent
         self.h_k += grad_key.T @ grad_key
+        self.h_x += grad_latent.T @ grad_key
 
     def finish(self):
-        for name in ("mean_u", "mean_k", "square_k", "h_u", "h_k"):
+        for name in ("mean_u", "mean_k", "square_k", "cov_u", "cov_k", "h_u", "h_k", "h_x"):
             setattr(self, name, getattr(self, name) / self.tokens)
+        self.cov_u -= np.outer(self.mean_u, self.mean_u)
+        self.cov_k -= np.outer(self.mean_k, self.mean_k)
         return self
 
 
