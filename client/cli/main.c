@@ -5,8 +5,8 @@
 #include <qmla/cache.h>
 
 #include "client/cli/cache_commands.h"
-#include "client/cli/cmd_calibrate.h"
 #include "client/cli/cmd_analyze.h"
+#include "client/cli/cmd_calibrate.h"
 #include "client/cli/cmd_eval.h"
 #include "client/cli/cmd_generate.h"
 #include "client/cli/cmd_health.h"
