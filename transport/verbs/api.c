@@ -21,6 +21,7 @@ static ssize_t (*real_query_gid_table)(struct ibv_context *, struct ibv_gid_entr
 
 static struct qmt_verbs_api real;
 static const struct qmt_verbs_api *_Atomic chosen; /* a test's own */
+static atomic_uint changes;
 static bool loaded;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -166,4 +167,11 @@ const struct qmt_verbs_api *qmt_verbs_api(void)
 void qmt_verbs_api_use(const struct qmt_verbs_api *api)
 {
 	atomic_store_explicit(&chosen, api, memory_order_release);
+	atomic_fetch_add_explicit(&changes, 1, memory_order_relaxed);
+}
+
+unsigned qmt_verbs_api_changes(void)
+{
+	/* Relaxed: only tests change it, while nothing else runs. */
+	return atomic_load_explicit(&changes, memory_order_relaxed);
 }

@@ -74,4 +74,7 @@ const struct qmt_verbs_api *qmt_verbs_api(void);
 /** For tests: uses @p api (NULL: the real one) from now on. Nothing may be open. */
 void qmt_verbs_api_use(const struct qmt_verbs_api *api);
 
+/** How often qmt_verbs_api_use was called: what was found out before is void. */
+unsigned qmt_verbs_api_changes(void);
+
 #endif /* QMT_VERBS_API_H */

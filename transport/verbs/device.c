@@ -318,7 +318,7 @@ static bool any_active(const struct qmt_verbs_api *api)
 bool qmt_verbs_usable(void)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static const struct qmt_verbs_api *asked;
+	static unsigned asked;
 	static qmc_time_t good_until;
 	static bool usable;
 	const struct qmt_verbs_api *api = qmt_verbs_api();
@@ -327,9 +327,9 @@ bool qmt_verbs_usable(void)
 	if (!api)
 		return false;
 	pthread_mutex_lock(&lock);
-	if (asked != api || qmc_clock_now() >= good_until) {
+	if (asked != qmt_verbs_api_changes() || qmc_clock_now() >= good_until) {
 		usable = any_active(api);
-		asked = api;
+		asked = qmt_verbs_api_changes();
 		good_until = qmc_clock_after(QMC_NS_PER_S);
 	}
 	answer = usable;
