@@ -21,8 +21,8 @@
 #define LAYER     "layer-#.state"
 #define OUTPUT    "output.rows"
 #define FUSED     "fused"
-/* Sequences of the proof: held-out ones. */
-#define VERIFY_SEQUENCES 4u
+/* Tokens of the proof: the loss of fewer depends on single ones. */
+#define VERIFY_TOKENS 8192u
 
 struct run {
 	const struct qmw_calibrate_job *job;
@@ -287,32 +287,41 @@ static qmla_status_t fuse(struct run *run, const char *fused, struct qmw_fuse_re
 	return status;
 }
 
+/* Sequences of the whole text: the loss of a few would hang on single tokens. */
+static qmla_status_t pick_proof(const struct run *run, struct qmw_corpus *corpus)
+{
+	uint32_t length = run->corpus.length;
+
+	return qmw_corpus_init(run->job->tokens, run->job->token_count, length, 1,
+			       (VERIFY_TOKENS + length - 1) / length, corpus);
+}
+
 static qmla_status_t verify(struct run *run, const char *fused, struct qmw_verify_report *report)
 {
-	uint32_t count =
-		run->corpus.held_out < VERIFY_SEQUENCES ? run->corpus.held_out : VERIFY_SEQUENCES;
-	size_t length = run->corpus.length;
-	uint32_t *tokens = malloc(count * length * sizeof(*tokens));
 	struct qmw_verify_job job = {.source = run->job->model,
 				     .fused = fused,
 				     .layers = run->transforms,
 				     .count = run->layers,
-				     .tokens = tokens,
-				     .sequences = count,
-				     .length = (uint32_t)length,
+				     .length = run->corpus.length,
 				     .threads = run->job->threads,
 				     .progress = tell_verify,
 				     .user = run};
-	qmla_status_t status;
+	size_t length = run->corpus.length;
+	struct qmw_corpus corpus;
+	uint32_t *tokens;
+	qmla_status_t status = pick_proof(run, &corpus);
 
-	if (!tokens)
-		return QMLA_ERR_NO_MEMORY;
-	for (uint32_t i = 0; i < count; i++)
-		memcpy(tokens + i * length,
-		       qmw_corpus_sequence(&run->corpus, run->corpus.train + i),
+	if (status != QMLA_OK)
+		return status;
+	tokens = malloc(corpus.held_out * length * sizeof(*tokens));
+	for (uint32_t i = 0; tokens && i < corpus.held_out; i++)
+		memcpy(tokens + i * length, qmw_corpus_sequence(&corpus, corpus.train + i),
 		       length * sizeof(*tokens));
-	status = qmw_verify(&job, report);
+	job.tokens = tokens;
+	job.sequences = corpus.held_out;
+	status = tokens ? qmw_verify(&job, report) : QMLA_ERR_NO_MEMORY;
 	free(tokens);
+	qmw_corpus_fini(&corpus);
 	return status;
 }
 

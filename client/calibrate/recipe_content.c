@@ -8,6 +8,7 @@
 
 #include "client/calibrate/feedback_model.h"
 #include "client/calibrate/linear.h"
+#include "kernels/numeric.h"
 
 /* Scratch of one layer: [d_c][d_c] each. */
 struct scratch {
@@ -63,6 +64,13 @@ static void turn(struct scratch *s, const double *rotation, const double *matrix
 	qmw_square_product(s->n, false, s->work, false, rotation, out);
 }
 
+/* The scales become the weight of a norm that is stored as BF16: with its values from here on,
+ * all that follows from them fits. */
+static double as_stored(double scale)
+{
+	return qmk_bf16_to_float(qmk_float_to_bf16((float)scale));
+}
+
 /*
  * Every coordinate's scale makes its target as wide as all others': S_i = 1 / tau_i with a
  * geometric mean of one. In the scaled coordinates A is S A S^-1 and D is D / S^2.
@@ -80,7 +88,7 @@ static void take_factors(struct scratch *s, double noise, struct qmw_transform *
 	for (uint32_t i = 0; i < n; i++)
 		mean += log(tau2[i]) / n;
 	for (uint32_t i = 0; i < n; i++)
-		scale[i] = exp((mean - log(tau2[i])) / 2);
+		scale[i] = as_stored(exp((mean - log(tau2[i])) / 2));
 	for (uint32_t i = 0; i < n; i++) {
 		for (uint32_t j = 0; j < n; j++)
 			t->content_feedback[(size_t)i * n + j] =

@@ -45,6 +45,8 @@ static void catch_signals(void)
 	sigemptyset(&action.sa_mask);
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
+	/* A limit on file sizes is an error of the write that meets it. */
+	signal(SIGXFSZ, SIG_IGN);
 }
 
 static bool on_progress(void *user, const struct qmw_calibrate_progress *progress)
@@ -194,6 +196,12 @@ static int run(const struct flags *f, char **operands, int count)
 	else if (status == QMLA_ERR_CANCELLED)
 		qmw_failure_print(PROGRAM, f->json, status,
 				  "stopped; the same command continues where it was");
+	else if (report.figures)
+		qmw_failure_print(
+			PROGRAM, f->json, status,
+			"%s is not made: the fused checkpoint is not the same function as "
+			"%s (layers differ by %.1e, loss by %.1e nats a token)",
+			f->out, f->model, report.verified.layer_error, report.verified.drift);
 	else
 		qmw_failure_print(PROGRAM, f->json, status, "%s is not made: %s", f->out,
 				  qmla_status_text(status));

@@ -18,7 +18,7 @@
 #include "tests/unit/client/calibrate/near.h"
 #include "tests/unit/client/model/fixture.h"
 
-#define TOKENS 1024u
+#define TOKENS 9000u
 
 struct place {
 	char root[256], output[300], folder[320];
@@ -106,10 +106,9 @@ static void test_families(void **state)
 	(void)state;
 	run_model(FIXTURE_GOLDEN "v2-f32-yarn-qlora-bias-sharded", QMW_METHOD_DEFAULT, 2);
 	run_model(FIXTURE_GOLDEN "v3-f32-half-qlora-eps-tied", QMW_METHOD_DEFAULT, 2);
-	run_model(FIXTURE_GOLDEN "v2-moe-greedy-bf16", QMW_METHOD_DEFAULT, 3);
-	run_model(FIXTURE_GOLDEN "longcat-lite-bf16", QMW_METHOD_DEFAULT, 2);
+	run_model(FIXTURE_GOLDEN "v3-moe-groups-f32", QMW_METHOD_DEFAULT, 3);
+	run_model(FIXTURE_GOLDEN "longcat-f32", QMW_METHOD_DEFAULT, 4);
 	run_model(FIXTURE_GOLDEN "minicpm3-bf16", QMW_METHOD_DEFAULT, 2);
-	run_model(FIXTURE_GOLDEN "v3-moe-fp8", QMW_METHOD_DEFAULT, 2);
 }
 
 static void test_methods(void **state)
@@ -161,13 +160,13 @@ static void test_interrupted(void **state)
 	struct place p;
 
 	(void)state;
-	place_make(&p, FIXTURE_GOLDEN "v2-moe-greedy-bf16", QMW_METHOD_DEFAULT);
+	place_make(&p, FIXTURE_GOLDEN "v3-moe-groups-f32", QMW_METHOD_DEFAULT);
 	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_OK);
 	assert_int_equal(report.continued, 0);
 	qmw_calibrate_report_free(&report);
 	read_all(&p, whole);
 	place_remove(&p);
-	place_make(&p, FIXTURE_GOLDEN "v2-moe-greedy-bf16", QMW_METHOD_DEFAULT);
+	place_make(&p, FIXTURE_GOLDEN "v3-moe-groups-f32", QMW_METHOD_DEFAULT);
 	p.job.progress = burn;
 	p.job.user = &wire;
 	p.job.threads = 1;
