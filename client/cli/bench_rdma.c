@@ -199,6 +199,8 @@ static qmla_status_t connect_client(struct run *run)
 		.layout = run->shape->layout,
 		.transport = target->transport ? target->transport : "verbs",
 		.connections = (uint32_t)run->flags->connections,
+		.connect_timeout_ms = qmw_target_timeout_ms(target),
+		.call_timeout_ms = qmw_target_timeout_ms(target),
 		.tls_ca_file = target->tls_ca,
 		.tls_certificate_file = target->tls_certificate,
 		.tls_key_file = target->tls_key,
