@@ -53,7 +53,7 @@ struct qmk_constants {
 	/**
 	 * X, row-major [d_c][d_r]: content takes back what the RoPE codes did to the output.
 	 * target_i = z_i + sum_j X_ij (k_j - khat_j) + sum_{j<i} A_ij (z_j - zhat_j), the RoPE key
-	 * being rounded first. Writers only.
+	 * being rounded first. Writers only; the CUDA table's does not know it (docs/kernels.md).
 	 */
 	const float *cross_feedback;
 };
