@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decode tokens to BF16 tails; tails that fill are packed in the same launch. A CTA has some
- * tokens of a tail, and reads and writes nothing of the others': new rows are taken from the
+ * Decode tokens to BF16 tails; tails that fill are packed in the same launch. A CTA has half
+ * a tail, and reads and writes nothing of the others': new rows are taken from the
  * input, not from what another CTA stores.
  */
 #include "kernels/cuda/append.cuh"
 
-#include "kernels/cuda/pack_token.cuh"
+#include "kernels/cuda/pack_plane.cuh"
 
 struct append_params {
 	pack_params pack;
@@ -28,14 +28,6 @@ struct tail_rows {
 		return __float2bfloat16_rn(p.mean ? value - p.mean[i] : value);
 	}
 
-	__device__ __forceinline__ void values8(const plane &p, uint32_t token, uint32_t i,
-						float *out) const
-	{
-#pragma unroll
-		for (uint32_t k = 0; k < 8; k++)
-			out[k] = value(p, token, i + k);
-	}
-
 	__device__ __forceinline__ float value(const plane &p, uint32_t token, uint32_t i) const
 	{
 		if (token >= tail.filled)
@@ -45,16 +37,15 @@ struct tail_rows {
 	}
 };
 
-/* The added rows that belong to tokens token0 … token0 + tokens - 1 of the tail. */
-static __device__ void store_rows(const plane &p, const tail_rows &rows, uint32_t token0,
-				  uint32_t tokens)
+/* The added rows that belong to this half of the tail. */
+static __device__ void store_rows(const plane &p, const tail_rows &rows, uint32_t half)
 {
 	const qmk_tail &tail = rows.tail;
 
 	for (uint32_t n = 0; n < tail.tokens; n++) {
 		const uint32_t row = (tail.filled + n) % QMK_PAGE_TOKENS;
 
-		if (row - token0 >= tokens)
+		if (row / TOKENS != half)
 			continue;
 		for (uint32_t i = threadIdx.x; i < p.dim; i += THREADS)
 			((__nv_bfloat16 *)tail.rows)[row * rows.width + rows.column + i] =
@@ -62,61 +53,35 @@ static __device__ void store_rows(const plane &p, const tail_rows &rows, uint32_
 	}
 }
 
-/* Packs one plane's share of a full tail. */
-template <uint32_t SHARE>
-static __device__ void pack_share(const pack_params &pack, const tail_rows &rows, uint32_t token0,
-				  bool rope, uint8_t *raw)
-{
-	const plane &p = pack.planes[rope];
-	uint8_t *page = qmk_page(pack.pool, pack.layout, rows.tail.slot, pack.layer);
-
-	if (pack.layout.format == QMK_FORMAT_PAPER_C4R4)
-		for (uint32_t t = threadIdx.x / 32; t < SHARE; t += THREADS / 32)
-			pack_paper_plane(pack, rows, page, token0 + t, rope);
-	else if (SHARE == TOKENS)
-		pack_plane(p, rows, page, token0, raw);
-	else
-		pack_tokens(p, rows, page, token0, SHARE);
-}
-
-/* A CTA has SHARE tokens of a tail: with feedback 32, which are walked together, else 8. */
-template <uint32_t SHARE>
 static __global__ void __launch_bounds__(THREADS)
 	append_kernel(const __grid_constant__ append_params params)
 {
 	extern __shared__ __align__(16) uint8_t raw[];
-	constexpr uint32_t SHARES = QMK_PAGE_TOKENS / SHARE;
 	const pack_params &pack = params.pack;
-	const uint32_t token0 = blockIdx.x % SHARES * SHARE;
-	const uint32_t dc = pack.layout.content_dim;
+	const uint32_t half = blockIdx.x % 2, dc = pack.layout.content_dim;
 
 	grid_wait();
-	tail_rows rows = {params.tails[blockIdx.x / SHARES], dc + pack.layout.rope_dim, 0,
-			  pack.dtype};
+	tail_rows rows = {params.tails[blockIdx.x / 2], dc + pack.layout.rope_dim, 0, pack.dtype};
 
 	if (rows.tail.filled >= QMK_PAGE_TOKENS || rows.tail.tokens > QMK_PAGE_TOKENS)
 		return;
 	for (uint32_t rope = 0; rope < 2; rope++) {
+		const plane &p = pack.planes[rope];
+
 		rows.column = rope ? dc : 0;
 		if (rows.tail.filled + rows.tail.tokens >= QMK_PAGE_TOKENS) {
-			pack_share<SHARE>(pack, rows, token0, rope, raw);
+			uint8_t *page =
+				qmk_page(pack.pool, pack.layout, rows.tail.slot, pack.layer);
+
+			if (pack.layout.format != QMK_FORMAT_PAPER_C4R4)
+				pack_plane(p, rows, page, half * TOKENS, raw);
+			else
+				for (uint32_t t = threadIdx.x / 32; t < TOKENS; t += THREADS / 32)
+					pack_paper_plane(pack, rows, page, half * TOKENS + t, rope);
 			__syncthreads(); /* rows beyond the page begin the tail anew */
 		}
-		store_rows(pack.planes[rope], rows, token0, SHARE);
+		store_rows(p, rows, half);
 	}
-}
-
-template <uint32_t SHARE>
-static qmla_status_t launch(const append_params &params, uint32_t requests, size_t bytes,
-			    cudaStream_t stream)
-{
-	qmla_status_t status = qmk_cuda_status(cudaFuncSetAttribute(
-		append_kernel<SHARE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-
-	if (status != QMLA_OK)
-		return status;
-	return qmk_launch(append_kernel<SHARE>, dim3(requests * (QMK_PAGE_TOKENS / SHARE)), THREADS,
-			  bytes, true, stream, params);
 }
 
 size_t qmk_cuda_append_workspace(const struct qmk_append_args *args)
@@ -129,6 +94,8 @@ qmla_status_t qmk_cuda_append(const struct qmk_append_args *args)
 {
 	append_params params = {};
 	qmk_pack_args pack = {};
+	size_t bytes;
+	qmla_status_t status;
 
 	if (!args->layout || !args->tails || !args->content || !args->rope || !args->pool.base ||
 	    args->layer >= args->layout->layers ||
@@ -148,8 +115,11 @@ qmla_status_t qmk_cuda_append(const struct qmk_append_args *args)
 	pack.dtype = args->dtype;
 	params.pack = pack_params_of(&pack);
 	params.tails = args->tails;
-	if (params.pack.planes[0].feedback || params.pack.planes[1].feedback)
-		return launch<TOKENS>(params, args->requests, pack_shared_bytes(args->layout),
-				      (cudaStream_t)args->stream);
-	return launch<8>(params, args->requests, 0, (cudaStream_t)args->stream);
+	bytes = pack_shared_bytes(args->layout);
+	status = qmk_cuda_status(cudaFuncSetAttribute(
+		append_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	if (status != QMLA_OK)
+		return status;
+	return qmk_launch(append_kernel, dim3(args->requests * 2), THREADS, bytes, true,
+			  (cudaStream_t)args->stream, params);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/pack.cuh"
 
-#include "kernels/cuda/pack_token.cuh"
+#include "kernels/cuda/pack_plane.cuh"
 
-/* With feedback: one CTA a plane of half a page. */
+/* One CTA a plane of half a page. */
 static __global__ void __launch_bounds__(THREADS)
 	pack_kernel(const __grid_constant__ pack_params params)
 {
@@ -14,18 +14,6 @@ static __global__ void __launch_bounds__(THREADS)
 	pack_plane(params.planes[blockIdx.y], rows,
 		   qmk_page(params.pool, params.layout, params.slots[n], params.layer),
 		   blockIdx.x % (QMK_PAGE_TOKENS / TOKENS) * TOKENS, raw);
-}
-
-/* Without: one CTA half a page, both planes. */
-static __global__ void __launch_bounds__(THREADS)
-	pack_plain_kernel(const __grid_constant__ pack_params params)
-{
-	const uint32_t n = blockIdx.x / 2;
-	const page_rows rows = {(uint64_t)n * QMK_PAGE_TOKENS, params.dtype};
-	uint8_t *page = qmk_page(params.pool, params.layout, params.slots[n], params.layer);
-
-	pack_tokens(params.planes[0], rows, page, blockIdx.x % 2 * TOKENS, TOKENS);
-	pack_tokens(params.planes[1], rows, page, blockIdx.x % 2 * TOKENS, TOKENS);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -65,10 +53,6 @@ qmla_status_t qmk_cuda_pack(const struct qmk_pack_args *args)
 	if (args->layout->format == QMK_FORMAT_PAPER_C4R4) {
 		pack_paper_kernel<<<dim3(args->pages, QMK_PAGE_TOKENS / (THREADS / 32)), THREADS, 0,
 				    stream>>>(params);
-		return qmk_cuda_status(cudaGetLastError());
-	}
-	if (!params.planes[0].feedback && !params.planes[1].feedback) {
-		pack_plain_kernel<<<args->pages * 2, THREADS, 0, stream>>>(params);
 		return qmk_cuda_status(cudaGetLastError());
 	}
 	bytes = pack_shared_bytes(args->layout);

@@ -34,7 +34,6 @@ struct plane {
 	uint64_t stride;
 	uint32_t dim, bits;
 	const float *mean, *feedback, *weight;
-	bool aligned; /* eight elements can be loaded at once */
 	uint32_t codes_offset, row_bytes, scales_offset;
 };
 
@@ -59,18 +58,6 @@ struct page_rows {
 		const float value = qmk_load(p.source, (first_row + token) * p.stride + i, dtype);
 
 		return p.mean ? value - p.mean[i] : value;
-	}
-
-	/* Eight of them, @p i a multiple of 8. */
-	__device__ __forceinline__ void values8(const plane &p, uint32_t token, uint32_t i,
-						float *out) const
-	{
-		if (p.aligned)
-			qmk_load8(p.source, (first_row + token) * p.stride + i, dtype, out);
-#pragma unroll
-		for (uint32_t k = 0; k < 8; k++)
-			out[k] = p.aligned ? out[k] - (p.mean ? p.mean[i + k] : 0.f)
-					   : value(p, token, i + k);
 	}
 };
 
@@ -470,7 +457,6 @@ static inline plane plane_of(const struct qmk_pack_args *args, bool rope)
 	p.codes_offset = rope ? layout->rope_codes_offset : 0;
 	p.row_bytes = rope ? layout->rope_row_bytes : layout->content_row_bytes;
 	p.scales_offset = rope ? layout->rope_scales_offset : layout->content_scales_offset;
-	p.aligned = ((uintptr_t)p.source | p.stride * 2) % 16 == 0;
 	if (c) {
 		p.mean = rope ? c->rope_mean : c->content_mean;
 		p.feedback = rope ? c->rope_feedback : c->content_feedback;
