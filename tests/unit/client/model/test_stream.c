@@ -76,6 +76,33 @@ struct visit {
 	const float *hidden; /**< what the sub-layer will be given */
 };
 
+/* The norm of the residual stream before the decoder layer's first sub-layer, written out. */
+static void check_input(const struct visit *visit, uint32_t cache_layer, const float *input)
+{
+	const struct qmw_config *c = qmw_stream_config(visit->stream);
+	char name[QMW_TENSOR_NAME_BYTES];
+	float *weight;
+
+	qmw_module_name(c, cache_layer, "input_layernorm", "weight", name);
+	assert_int_equal(qmw_checkpoint_read(qmw_stream_checkpoint(visit->stream), name, c->hidden,
+					     0, &weight),
+			 QMLA_OK);
+	for (uint32_t r = 0; r < COUNT; r++) {
+		const float *x = visit->hidden + (size_t)r * c->hidden;
+		double square = 0;
+
+		for (uint32_t i = 0; i < c->hidden; i++)
+			square += (double)x[i] * x[i];
+		for (uint32_t i = 0; i < c->hidden; i++) {
+			double y = x[i] / sqrt(square / c->hidden + c->norm_eps) * weight[i];
+
+			assert_true(fabs(input[(size_t)r * c->hidden + i] - y) <
+				    1e-5 * (1 + fabs(y)));
+		}
+	}
+	free(weight);
+}
+
 /* The weights belong to the layer, and the input is the norm of the residual stream. */
 static qmla_status_t see(void *user, uint32_t cache_layer,
 			 const struct qmw_attention_weights *weights, const float *input,
@@ -89,6 +116,8 @@ static qmla_status_t see(void *user, uint32_t cache_layer,
 	assert_ptr_equal(weights, qmw_stream_attention(visit->stream, cache_layer));
 	for (uint32_t i = 0; i < n * hidden; i++)
 		assert_true(isfinite(input[i]));
+	if (cache_layer % qmw_stream_config(visit->stream)->sublayers == 0)
+		check_input(visit, cache_layer, input);
 	visit->calls++;
 	return QMLA_OK;
 }
@@ -135,6 +164,7 @@ static void check_case(const char *directory)
 	assert_int_equal(qmw_stream_embed(stream, whole.tokens, COUNT, states), QMLA_OK);
 	memcpy(whole.context->hidden, states, bytes);
 	visit.stream = stream;
+	visit.hidden = states;
 	for (uint32_t i = 0; i < qmw_stream_layers(stream); i++) {
 		uint32_t first, count;
 
