@@ -159,7 +159,7 @@ qmla_status_t qmw_content_loss(const struct qmw_samples *samples, const uint32_t
 	status = qmw_samples_each(samples, indices, count, evaluate, take, &pass);
 	if (status == QMLA_OK)
 		*loss = pass.loss / count;
-	if (status == QMLA_OK && rotation_gradient) {
+	if (status == QMLA_OK && rotation_gradient && log_scale_gradient) {
 		for (size_t i = 0; i < 2 * (size_t)dim * dim; i++)
 			pass.forward[i] /= count;
 		qmw_content_map_gradient(dim, rotation, scale, pass.forward, pass.back,

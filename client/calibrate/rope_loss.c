@@ -59,12 +59,16 @@ static qmla_status_t evaluate(void *user, const struct qmw_sample *sample)
 	struct slot *slot = &pass->slots[sample->slot];
 	size_t n = pass->samples->length, count = n * 2 * pass->half;
 	float *all = malloc(5 * count * sizeof(*all));
-	struct rows rows = {all, all + count, all + 2 * count, all + 3 * count, all + 4 * count};
+	struct rows rows = {.keys = all};
 	double error, energy;
 	qmla_status_t status;
 
 	if (!all)
 		return QMLA_ERR_NO_MEMORY;
+	rows.z = all + count;
+	rows.stored = all + 2 * count;
+	rows.restored = all + 3 * count;
+	rows.gradient = all + 4 * count;
 	memcpy(rows.keys, qmw_passage_key(sample->passage), count * sizeof(float));
 	qmw_passage_rotate(sample->passage, false, rows.keys);
 	memcpy(rows.z, rows.keys, count * sizeof(float));
