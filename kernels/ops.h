@@ -53,7 +53,8 @@ struct qmk_constants {
 	/**
 	 * X, row-major [d_c][d_r]: content takes back what the RoPE codes did to the output.
 	 * target_i = z_i + sum_j X_ij (k_j - khat_j) + sum_{j<i} A_ij (z_j - zhat_j), the RoPE key
-	 * being rounded first. Writers only; the CUDA table's does not know it (docs/kernels.md).
+	 * being rounded first. Writers only; the CUDA table's answer QMLA_ERR_UNSUPPORTED
+	 * (docs/kernels.md).
 	 */
 	const float *cross_feedback;
 };
@@ -226,7 +227,8 @@ struct qmk_ops {
 	const char *name; /**< "cpu", "cuda" */
 	/** Bytes of scratch that pack needs; 0: none. */
 	size_t (*pack_workspace)(const struct qmk_pack_args *args);
-	/** QMLA_ERR_INVALID_ARGUMENT on a NULL or a shape out of range. */
+	/** QMLA_ERR_INVALID_ARGUMENT on a NULL or a shape out of range; QMLA_ERR_UNSUPPORTED where
+	 * the table does not know a constant that is set. */
 	qmla_status_t (*pack)(const struct qmk_pack_args *args);
 	/** Pages back into rows of values. QMLA_ERR_INVALID_ARGUMENT as pack. */
 	qmla_status_t (*unpack)(const struct qmk_unpack_args *args);
@@ -250,7 +252,7 @@ struct qmk_ops {
 	qmla_status_t (*checksum)(const struct qmk_checksum_args *args);
 	/** Bytes of scratch that append needs; 0: none. */
 	size_t (*append_workspace)(const struct qmk_append_args *args);
-	/** Decode tokens to BF16 tails, full tails to pages, in one launch. */
+	/** Decode tokens to BF16 tails, full tails to pages, in one launch. Statuses as pack. */
 	qmla_status_t (*append)(const struct qmk_append_args *args);
 };
 

@@ -102,6 +102,8 @@ qmla_status_t qmk_cuda_append(const struct qmk_append_args *args)
 	    args->content_stride < args->layout->content_dim ||
 	    args->rope_stride < args->layout->rope_dim)
 		return QMLA_ERR_INVALID_ARGUMENT;
+	if (!pack_supported(args->layout, args->constants))
+		return QMLA_ERR_UNSUPPORTED;
 	if (args->requests == 0)
 		return QMLA_OK;
 	pack.layout = args->layout;

@@ -47,6 +47,8 @@ qmla_status_t qmk_cuda_pack(const struct qmk_pack_args *args)
 	    args->content_stride < args->layout->content_dim ||
 	    args->rope_stride < args->layout->rope_dim)
 		return QMLA_ERR_INVALID_ARGUMENT;
+	if (!pack_supported(args->layout, args->constants))
+		return QMLA_ERR_UNSUPPORTED;
 	if (args->pages == 0)
 		return QMLA_OK;
 	params = pack_params_of(args);

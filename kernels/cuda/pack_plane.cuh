@@ -432,6 +432,12 @@ static __device__ void pack_paper_plane(const pack_params &params, const Rows &r
 		record[i] = 0;
 }
 
+/* Content that takes back what the RoPE codes did is the CPU table's to write. */
+static inline bool pack_supported(const qmk_layout *layout, const qmk_constants *constants)
+{
+	return layout->format == QMK_FORMAT_PAPER_C4R4 || !constants || !constants->cross_feedback;
+}
+
 /* Dynamic shared memory of a kernel that packs planes. */
 static inline size_t pack_shared_bytes(const qmk_layout *layout)
 {

@@ -271,6 +271,30 @@ static void checksums_are_the_reference_s(void **state)
 	gpu_case_destroy(c);
 }
 
+/* Pages that the device would write worse than it is asked to are refused, not written. */
+static void cross_feedback_is_refused(void **state)
+{
+	const struct qmk_ops *cuda = qmk_cuda_ops();
+	struct gpu_case *c = gpu_case_create(QMK_FORMAT_C4R4, 512, 64, 1, true, QMK_INTERLEAVED, 9);
+	struct qmk_constants constants = c->device_constants;
+	struct qmk_pack_args args = {.layout = &c->layout,
+				     .constants = &constants,
+				     .pool = c->device_pool,
+				     .layer = LAYER,
+				     .pages = 1,
+				     .slots = c->device_slots,
+				     .content = c->device_pool.base,
+				     .rope = c->device_pool.base,
+				     .content_stride = 512,
+				     .rope_stride = 64,
+				     .dtype = QMK_F32};
+
+	(void)state;
+	constants.cross_feedback = constants.content_feedback;
+	assert_int_equal(cuda->pack(&args), QMLA_ERR_UNSUPPORTED);
+	gpu_case_destroy(c);
+}
+
 #define TAILS 9u
 
 /* Tails of all kinds: empty, one short of full, filling with tokens left over, idle. */
@@ -408,6 +432,7 @@ int main(void)
 		cmocka_unit_test(unpacked_values_are_the_reference_s),
 		cmocka_unit_test(checksums_are_the_reference_s),
 		cmocka_unit_test(appended_bytes_are_the_reference_s),
+		cmocka_unit_test(cross_feedback_is_refused),
 	};
 
 	if (!qmk_cuda_ops()) {
