@@ -15,6 +15,8 @@
 #define CANDIDATES_MAX 32
 #define PICKS_MAX      16
 
+#define SOFT_ROCE_VENDOR UINT32_C(0xffffff)
+
 /* One entry of a specification. */
 struct pick {
 	char name[QMT_DEVICE_NAME_MAX];
@@ -150,6 +152,7 @@ static bool open_port(const struct qmt_verbs_api *api, struct ibv_device *device
 	    qmt_port_query(port, &port->state) == QMLA_OK &&
 	    set_nonblocking(port->context->async_fd)) {
 		port->max_message = attr.max_msg_sz;
+		port->local_alone = port->attr.vendor_id == SOFT_ROCE_VENDOR;
 		return true;
 	}
 	api->close_device(port->context);

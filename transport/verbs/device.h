@@ -38,6 +38,11 @@ struct qmt_port {
 	int distance;   /**< to what it was ranked against; smaller is nearer */
 	struct ibv_device_attr attr;
 	uint32_t max_message; /**< bytes of one message */
+	/**
+	 * Binding and invalidating windows must not share the send queue with what goes over the
+	 * wire: Soft-RoCE does them again when it sends again, and then stands still for ever.
+	 */
+	bool local_alone;
 	struct qmt_port_state state;
 };
 

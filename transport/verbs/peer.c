@@ -39,13 +39,11 @@ void qmt_verbs_peer_part(struct qmt_verbs_peer *peer, qmla_status_t why, const c
 	qmt_verbs_peer_leave(peer);
 }
 
-void qmt_verbs_peer_send(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message)
+static void post_message(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message)
 {
 	struct ibv_send_wr wr = {0}, *bad;
 	struct ibv_sge sge;
 
-	if (rail->peer->gone)
-		return;
 	if (!qmt_mail_has_room(&rail->mail)) {
 		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, "it takes no messages");
 		return;
@@ -56,9 +54,34 @@ void qmt_verbs_peer_send(struct qmt_verbs_peer_rail *rail, const struct qmt_mess
 	wr.send_flags = IBV_SEND_SIGNALED;
 	wr.sg_list = &sge;
 	wr.num_sge = 1;
+	rail->wires++;
 	if (rail->peer->context->api->post_send(rail->qp.qp, &wr, &bad) != 0)
 		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE,
 				       "a message cannot be posted");
+}
+
+void qmt_verbs_peer_send(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message)
+{
+	if (rail->peer->gone)
+		return;
+	if (!rail->qp.port->local_alone ||
+	    (rail->locals == 0 && rail->waiting_head == rail->waiting_tail))
+		post_message(rail, message);
+	else if (rail->waiting_tail - rail->waiting_head < QMT_WAITING_MAX)
+		rail->waiting[rail->waiting_tail++ % QMT_WAITING_MAX] = *message;
+	else
+		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, "it takes no messages");
+}
+
+/* One kind of work after the other: messages, then windows once all of those have arrived. */
+static void alternate(struct qmt_verbs_peer_rail *rail)
+{
+	if (!rail->qp.port->local_alone)
+		return;
+	while (rail->locals == 0 && rail->waiting_head != rail->waiting_tail && !rail->peer->gone)
+		post_message(rail, &rail->waiting[rail->waiting_head++ % QMT_WAITING_MAX]);
+	if (rail->wires == 0 && !rail->peer->gone)
+		qmt_verbs_peer_do_local(rail);
 }
 
 static void count_report(struct qmt_verbs_peer *peer, const struct qmt_message *message)
@@ -156,13 +179,23 @@ static void on_completion(struct qmt_verbs_peer_rail *rail, const struct ibv_wc 
 		on_receive(rail, qmt_wr_index(wc->wr_id), wc->byte_len);
 		break;
 	case WR_MESSAGE:
+		rail->wires--;
 		qmt_mail_sent(&rail->mail);
 		break;
+	case WR_OPEN:
+		rail->locals--;
+		qmt_verbs_peer_on_opened(rail, qmt_wr_index(wc->wr_id));
+		break;
 	case WR_CLOSE:
+		rail->locals--;
+		qmt_verbs_peer_on_closed(rail, qmt_wr_index(wc->wr_id));
+		break;
 	case WR_PULL:
+		rail->wires--;
 		qmt_verbs_peer_on_closed(rail, qmt_wr_index(wc->wr_id));
 		break;
 	case WR_PING:
+		rail->wires--;
 		rail->pinged = 0;
 		break;
 	}
@@ -181,6 +214,7 @@ static bool poll_once(struct qmt_verbs_peer_rail *rail)
 	}
 	for (int i = 0; i < n && !rail->peer->gone; i++)
 		on_completion(rail, &wcs[i]);
+	alternate(rail);
 	return n > 0 && !rail->peer->gone;
 }
 
@@ -218,6 +252,7 @@ static void ping(struct qmt_verbs_peer_rail *rail)
 	wr.opcode = IBV_WR_RDMA_WRITE;
 	wr.send_flags = IBV_SEND_SIGNALED;
 	rail->pinged = qmc_clock_now();
+	rail->wires++;
 	if (rail->peer->context->api->post_send(rail->qp.qp, &wr, &bad) != 0)
 		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, "a ping cannot be posted");
 }
@@ -254,7 +289,8 @@ static void tend_rail(struct qmt_verbs_peer_rail *rail, qmc_time_t now, bool sil
 	tend_grants(rail, now, next);
 	if (rail->pinged && now - rail->pinged >= rail->peer->context->idle_timeout_ns)
 		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, "it answers no ping");
-	if (silent && !rail->peer->parting && rail->heard && !rail->pinged && !rail->peer->gone)
+	if (silent && !rail->peer->parting && rail->locals == 0 && rail->heard && !rail->pinged &&
+	    !rail->peer->gone)
 		ping(rail);
 }
 

@@ -48,11 +48,14 @@ struct qmt_verbs_peer_context {
 	_Atomic uint64_t reads, bytes_read; /**< as peers report them */
 };
 
-enum qmt_grant_state { GRANT_FREE, GRANT_OPEN, GRANT_CLOSING, GRANT_PULLING };
+enum qmt_grant_state { GRANT_FREE, GRANT_OPENING, GRANT_OPEN, GRANT_CLOSING, GRANT_PULLING };
+
+#define QMT_WAITING_MAX 64 /**< messages that wait for local work to end */
 
 /** One write under way. */
 struct qmt_grant {
 	enum qmt_grant_state state;
+	bool wanted; /**< its binds or invalidations are still to be posted */
 	uint64_t id;
 	struct qmt_flight flight;
 	qmla_status_t status;                    /**< as the peer says it ended */
@@ -72,7 +75,11 @@ struct qmt_verbs_peer_rail {
 	struct qmt_qp qp;
 	struct qmt_mail mail;
 	struct qmt_grant grants[QMT_WRITE_DEPTH];
-	size_t open;       /**< grants not free */
+	size_t open; /**< grants not free */
+	/* With qmt_port.local_alone: what is posted of either kind, and messages that wait. */
+	uint32_t locals, wires;
+	struct qmt_message waiting[QMT_WAITING_MAX];
+	uint64_t waiting_head, waiting_tail;
 	qmc_time_t pinged; /**< when the ping under way was sent; 0: none is */
 };
 

@@ -6,7 +6,7 @@
 #include "transport/verbs/peer.h"
 
 /** Kind of a work request, in the upper half of its wr_id. */
-enum qmt_wr_kind { WR_RECEIVE = 1, WR_MESSAGE, WR_CLOSE, WR_PULL, WR_PING };
+enum qmt_wr_kind { WR_RECEIVE = 1, WR_MESSAGE, WR_OPEN, WR_CLOSE, WR_PULL, WR_PING };
 
 static inline uint64_t qmt_wr(enum qmt_wr_kind kind, uint32_t index)
 {
@@ -37,6 +37,12 @@ void qmt_verbs_peer_send(struct qmt_verbs_peer_rail *rail, const struct qmt_mess
 void qmt_verbs_peer_on_write(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message);
 void qmt_verbs_peer_on_done(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message);
 void qmt_verbs_peer_on_pull(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message);
+
+/** The device has bound the windows of grant @p index. */
+void qmt_verbs_peer_on_opened(struct qmt_verbs_peer_rail *rail, uint32_t index);
+
+/** Posts local work that waits; nothing may be on the wire. For ports with local_alone. */
+void qmt_verbs_peer_do_local(struct qmt_verbs_peer_rail *rail);
 
 /** The device has invalidated the windows of grant @p index, or fetched its bytes. */
 void qmt_verbs_peer_on_closed(struct qmt_verbs_peer_rail *rail, uint32_t index);

@@ -54,6 +54,7 @@ static struct qmt_grant *admit(struct qmt_verbs_peer_rail *rail, const struct qm
 	grant->id = message->id;
 	grant->status = QMLA_OK;
 	grant->bound = 0;
+	grant->wanted = false;
 	grant->flight.wake_fd = peer->context->wake_fd;
 	grant->flight.request = (struct qmt_access_request){
 		.access = QMT_WRITE,
@@ -135,14 +136,93 @@ static qmla_status_t prepare_binds(struct qmt_verbs_peer_rail *rail, struct qmt_
 	return QMLA_OK;
 }
 
+static void keep_rkeys(struct qmt_grant *grant)
+{
+	/* Providers take the key that a window has now from here: it is the program's to keep. */
+	for (size_t w = 0; w < grant->bound; w++)
+		grant->windows[w]->rkey = grant->rkeys[w];
+}
+
+static struct qmt_message grant_message(const struct qmt_grant *grant)
+{
+	struct qmt_message message = {.kind = QMT_MESSAGE_GRANT, .id = grant->id};
+
+	memcpy(message.rkeys, grant->rkeys, sizeof(message.rkeys));
+	return message;
+}
+
+static void post_binds(struct qmt_verbs_peer_rail *rail, struct qmt_grant *grant,
+		       struct ibv_send_wr *wrs)
+{
+	struct ibv_send_wr *bad;
+
+	if (rail->peer->context->api->post_send(rail->qp.qp, wrs, &bad) == 0)
+		keep_rkeys(grant);
+	else
+		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE,
+				       "a window cannot be bound");
+}
+
+/* In the order of the queue: the window is open before its key is on its way. */
+static void open_and_tell(struct qmt_verbs_peer_rail *rail, struct qmt_grant *grant,
+			  struct ibv_send_wr *wrs)
+{
+	const struct qmt_message message = grant_message(grant);
+	struct ibv_sge sge;
+
+	grant->state = GRANT_OPEN;
+	if (!qmt_mail_has_room(&rail->mail)) {
+		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE, "it takes no messages");
+		return;
+	}
+	sge = qmt_mail_write(&rail->mail, &message);
+	wrs[grant->bound] = (struct ibv_send_wr){
+		.wr_id = qmt_wr(WR_MESSAGE, 0),
+		.opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED,
+		.sg_list = &sge,
+		.num_sge = 1,
+	};
+	rail->wires++;
+	post_binds(rail, grant, wrs);
+}
+
+static void open_only(struct qmt_verbs_peer_rail *rail, struct qmt_grant *grant)
+{
+	struct ibv_send_wr wrs[QMT_WINDOWS_MAX + 1];
+	qmla_status_t status;
+
+	memset(wrs, 0, sizeof(wrs));
+	grant->wanted = false;
+	status = prepare_binds(rail, grant, wrs);
+	if (status != QMLA_OK) {
+		conclude(rail, grant, status);
+		return;
+	}
+	wrs[grant->bound - 1].next = NULL;
+	wrs[grant->bound - 1].wr_id = qmt_wr(WR_OPEN, index_of(rail, grant));
+	wrs[grant->bound - 1].send_flags = IBV_SEND_SIGNALED;
+	rail->locals++;
+	post_binds(rail, grant, wrs);
+}
+
+void qmt_verbs_peer_on_opened(struct qmt_verbs_peer_rail *rail, uint32_t index)
+{
+	struct qmt_grant *grant = &rail->grants[index % QMT_WRITE_DEPTH];
+	const struct qmt_message message = grant_message(grant);
+
+	if (grant->state != GRANT_OPENING)
+		return;
+	grant->state = GRANT_OPEN;
+	qmt_verbs_peer_send(rail, &message);
+}
+
 void qmt_verbs_peer_on_write(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message)
 {
-	struct ibv_send_wr wrs[QMT_WINDOWS_MAX + 1], *bad;
-	struct qmt_message granted = {.kind = QMT_MESSAGE_GRANT, .id = message->id};
+	struct ibv_send_wr wrs[QMT_WINDOWS_MAX + 1];
 	struct qmt_verbs_peer *peer = rail->peer;
 	struct qmt_grant *grant;
-	struct ibv_sge sge;
-	qmla_status_t status = QMLA_OK;
+	qmla_status_t status;
 
 	if (peer->region->write_mode != QMT_WRITE_WINDOW) {
 		qmt_verbs_peer_give_up(peer, QMLA_ERR_UNAVAILABLE,
@@ -152,35 +232,17 @@ void qmt_verbs_peer_on_write(struct qmt_verbs_peer_rail *rail, const struct qmt_
 	grant = admit(rail, message);
 	if (!grant)
 		return;
+	if (rail->qp.port->local_alone) {
+		grant->state = GRANT_OPENING;
+		grant->wanted = true;
+		return;
+	}
 	memset(wrs, 0, sizeof(wrs));
 	status = prepare_binds(rail, grant, wrs);
-	if (status != QMLA_OK) {
+	if (status == QMLA_OK)
+		open_and_tell(rail, grant, wrs);
+	else
 		conclude(rail, grant, status);
-		return;
-	}
-	if (!qmt_mail_has_room(&rail->mail)) {
-		grant->state = GRANT_OPEN;
-		qmt_verbs_peer_give_up(peer, QMLA_ERR_UNAVAILABLE, "it takes no messages");
-		return;
-	}
-	/* In the order of the queue: the window is open before its key is on its way. */
-	memcpy(granted.rkeys, grant->rkeys, sizeof(granted.rkeys));
-	sge = qmt_mail_write(&rail->mail, &granted);
-	wrs[grant->bound] = (struct ibv_send_wr){
-		.wr_id = qmt_wr(WR_MESSAGE, 0),
-		.opcode = IBV_WR_SEND,
-		.send_flags = IBV_SEND_SIGNALED,
-		.sg_list = &sge,
-		.num_sge = 1,
-	};
-	grant->state = GRANT_OPEN;
-	if (peer->context->api->post_send(rail->qp.qp, wrs, &bad) != 0) {
-		qmt_verbs_peer_give_up(peer, QMLA_ERR_UNAVAILABLE, "a window cannot be bound");
-		return;
-	}
-	/* A provider names the window by its present key, which nobody else keeps up to date. */
-	for (size_t w = 0; w < grant->bound; w++)
-		grant->windows[w]->rkey = grant->rkeys[w];
 }
 
 static struct qmt_grant *find_open(struct qmt_verbs_peer_rail *rail, uint64_t id)
@@ -192,18 +254,12 @@ static struct qmt_grant *find_open(struct qmt_verbs_peer_rail *rail, uint64_t id
 	return NULL;
 }
 
-/* The writes came before this message: what is left is to take the windows back. */
-void qmt_verbs_peer_on_done(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message)
+static void close_windows(struct qmt_verbs_peer_rail *rail, struct qmt_grant *grant)
 {
 	struct ibv_send_wr wrs[QMT_WINDOWS_MAX], *bad;
-	struct qmt_grant *grant = find_open(rail, message->id);
 
-	if (!grant) {
-		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE,
-				       "done with what was not granted");
-		return;
-	}
 	memset(wrs, 0, sizeof(wrs));
+	grant->wanted = false;
 	for (size_t w = 0; w < grant->bound; w++) {
 		bool last = w + 1 == grant->bound;
 
@@ -215,11 +271,42 @@ void qmt_verbs_peer_on_done(struct qmt_verbs_peer_rail *rail, const struct qmt_m
 			.invalidate_rkey = grant->rkeys[w],
 		};
 	}
-	grant->status = message->status;
-	grant->state = GRANT_CLOSING;
+	rail->locals++;
 	if (rail->peer->context->api->post_send(rail->qp.qp, wrs, &bad) != 0)
 		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE,
 				       "a window cannot be invalidated");
+}
+
+/* The writes came before this message: what is left is to take the windows back. */
+void qmt_verbs_peer_on_done(struct qmt_verbs_peer_rail *rail, const struct qmt_message *message)
+{
+	struct qmt_grant *grant = find_open(rail, message->id);
+
+	if (!grant) {
+		qmt_verbs_peer_give_up(rail->peer, QMLA_ERR_UNAVAILABLE,
+				       "done with what was not granted");
+		return;
+	}
+	grant->status = message->status;
+	grant->state = GRANT_CLOSING;
+	if (rail->qp.port->local_alone)
+		grant->wanted = true;
+	else
+		close_windows(rail, grant);
+}
+
+void qmt_verbs_peer_do_local(struct qmt_verbs_peer_rail *rail)
+{
+	for (size_t i = 0; i < QMT_WRITE_DEPTH && !rail->peer->gone; i++) {
+		struct qmt_grant *grant = &rail->grants[i];
+
+		if (!grant->wanted)
+			continue;
+		if (grant->state == GRANT_OPENING)
+			open_only(rail, grant);
+		else if (grant->state == GRANT_CLOSING)
+			close_windows(rail, grant);
+	}
 }
 
 /* ---- fetched ---- */
@@ -252,6 +339,7 @@ void qmt_verbs_peer_on_pull(struct qmt_verbs_peer_rail *rail, const struct qmt_m
 	wr.wr.rdma.remote_addr = message->address;
 	wr.wr.rdma.rkey = message->rkeys[0];
 	grant->state = GRANT_PULLING;
+	rail->wires++;
 	if (peer->context->api->post_send(rail->qp.qp, &wr, &bad) != 0)
 		qmt_verbs_peer_give_up(peer, QMLA_ERR_UNAVAILABLE, "a fetch cannot be posted");
 }
