@@ -21,21 +21,30 @@
 #endif
 
 /*
- * Ratios of the scale that are tried: a grid, then half a step to both sides of its
- * best, as often as `halvings` says. With feedback a trial costs dim^2 / 2
- * multiply-adds a token, and the grid lies where the best one does: rounding errors
- * that are fed back widen the targets, so that at 2 bits it is well above the best one
- * of plain rounding. Every scale starts a feedback search anew, so that more of them
- * always help; the few coordinates of a RoPE key can afford many.
+ * Ratios of the scale that are tried, then half a step to both sides of the best. With
+ * feedback a trial costs dim^2 / 2 multiply-adds a token, and the ratios lie where the best
+ * one does: rounding errors that are fed back widen the targets, so that at 2 bits it is
+ * well above the best one of plain rounding; at 4 bits a coordinate that is cut off is made
+ * up for by later ones, so that it is far below the one that covers the largest. Every
+ * scale starts a feedback search anew, so that more of them always help; the few
+ * coordinates of a RoPE key can afford many.
  */
 struct grid {
+	const float *ratios; /* NULL: first + n * step */
 	float first, step;
-	unsigned count, halvings;
+	unsigned count;
+	unsigned halvings; /* half the last step to both sides of the best, so often */
+	bool largest;      /* ratio 1 just covers the largest magnitude, else it is the rms */
 };
 
-static const struct grid plain_4 = {0.6f, 0.14f, 11, 1}, feedback_4 = {0.6f, 0.14f, 5, 1};
-static const struct grid plain_2 = {0.5f, 0.15f, 11, 1}, feedback_2 = {0.95f, 0.3f, 4, 2};
-static const struct grid dense_4 = {0.55f, 0.0125f, 48, 0};
+/* The last two are for tokens with a few coordinates far above the others. */
+static const float ratios_4[] = {0.22f, 0.25f, 0.28f, 0.31f, 0.34f, 0.37f, 0.4f, 0.5f, 0.65f};
+
+static const struct grid plain_4 = {NULL, 0.6f, 0.14f, 11, 1, true};
+static const struct grid plain_2 = {NULL, 0.5f, 0.15f, 11, 1, false};
+static const struct grid dense_4 = {NULL, 0.55f, 0.0125f, 48, 0, true};
+static const struct grid feedback_4 = {ratios_4, 0, 0, 9, 0, false};
+static const struct grid feedback_2 = {NULL, 0.95f, 0.3f, 4, 2, false};
 
 /* One set of scales under trial, one a token. */
 struct trial {
@@ -54,11 +63,8 @@ struct search {
 	uint8_t better[TOKENS]; /* 0xff where the last trial won */
 };
 
-/*
- * The scale that ratio 1 stands for: 4 bits, the one that just covers the
- * largest magnitude; 2 bits, the root mean square.
- */
-static void base_scales(const struct qmk_cpu_plane *plane, float base[TOKENS])
+/* The scales that ratio 1 stands for. */
+static void base_scales(const struct qmk_cpu_plane *plane, bool by_largest, float base[TOKENS])
 {
 	float largest[TOKENS] = {0}, squares[TOKENS] = {0};
 
@@ -73,8 +79,8 @@ static void base_scales(const struct qmk_cpu_plane *plane, float base[TOKENS])
 		}
 	}
 	for (unsigned t = 0; t < TOKENS; t++)
-		base[t] = plane->bits == 4 ? largest[t] / 7.5f
-					   : sqrtf(squares[t] / (float)plane->dim);
+		base[t] = by_largest ? largest[t] / ((float)(1u << (plane->bits - 1)) - 0.5f)
+				     : sqrtf(squares[t] / (float)plane->dim);
 }
 
 /* Codes are chosen with the scale as it is stored, so it is rounded to fp16 first. */
@@ -247,8 +253,10 @@ static void search_grid(const struct qmk_cpu_plane *plane, const struct grid *gr
 	struct trial trial;
 
 	for (unsigned n = 0; n < grid->count; n++) {
+		float ratio = grid->ratios ? grid->ratios[n] : grid->first + grid->step * (float)n;
+
 		for (unsigned t = 0; t < TOKENS; t++)
-			trial.ratio[t] = grid->first + grid->step * (float)n;
+			trial.ratio[t] = ratio;
 		try_ratios(plane, &trial, search);
 	}
 	for (unsigned n = 0; n < grid->halvings; n++) {
@@ -268,6 +276,7 @@ static const struct grid *choose_grid(const struct qmk_cpu_plane *plane)
 
 void qmk_cpu_quantise(const struct qmk_cpu_plane *plane)
 {
+	const struct grid *grid = choose_grid(plane);
 	struct search search;
 
 	/* What stays if no trial's error is a number (absurd constants): zeros. */
@@ -276,8 +285,8 @@ void qmk_cpu_quantise(const struct qmk_cpu_plane *plane)
 		search.error[t] = FLT_MAX;
 		search.ratio[t] = search.scale[t] = 0;
 	}
-	base_scales(plane, search.base);
-	search_grid(plane, choose_grid(plane), &search);
+	base_scales(plane, grid->largest, search.base);
+	search_grid(plane, grid, &search);
 	for (unsigned t = 0; t < TOKENS; t++)
 		plane->scales[t] = qmk_float_to_fp16(search.scale[t]);
 }

@@ -6,10 +6,13 @@ Rows are tokens.
 import numpy as np
 
 FORMATS = {"c4r4": (4, 4), "c2r4": (2, 4)}  # bits of content, bits of RoPE
-# Ratios of the scale that are tried: (bits, search) to a grid's first, step, count, and how often half the last
-# distance is tried to both sides of the best (docs/format.md, 5).
-SEARCHES = {(4, "plain"): (0.6, 0.14, 11, 1), (2, "plain"): (0.5, 0.15, 11, 1),
-            (4, "feedback"): (0.6, 0.14, 5, 1), (2, "feedback"): (0.95, 0.3, 4, 2), (4, "dense"): (0.55, 0.0125, 48, 0)}
+# Ratios of the scale that are tried, by bits and search; whether ratio 1 covers the largest magnitude (else it is the
+# rms); the distances that are tried to both sides of the best so far (docs/format.md, 5).
+SEARCHES = {(4, "plain"): (0.6 + 0.14 * np.arange(11), True, [0.07]),
+            (2, "plain"): (0.5 + 0.15 * np.arange(11), False, [0.075]),
+            (4, "feedback"): (np.array([.22, .25, .28, .31, .34, .37, .4, .5, .65]), False, []),
+            (2, "feedback"): (0.95 + 0.3 * np.arange(4), False, [0.15, 0.075]),
+            (4, "dense"): (0.55 + 0.0125 * np.arange(48), True, [])}
 BLOCK = 64  # coordinates rounded one by one; what they owe to earlier ones is one product
 
 
@@ -44,11 +47,11 @@ def bf16(x):
     return bits.view(np.float32).astype(x.dtype)
 
 
-def base_scales(rows, bits):
-    """The scales that ratio 1 stands for: at 4 bits the one that just covers the largest magnitude, at 2 the rms."""
-    if bits == 2:
-        return np.sqrt(np.mean(rows * rows, axis=1))
-    return np.abs(rows).max(axis=1) / (2 ** (bits - 1) - 0.5)
+def base_scales(rows, bits, by_largest):
+    """The scales that ratio 1 stands for."""
+    if by_largest:
+        return np.abs(rows).max(axis=1) / (2 ** (bits - 1) - 0.5)
+    return np.sqrt(np.mean(rows * rows, axis=1))
 
 
 def midrise_codes(targets, scale, bits):
@@ -86,9 +89,9 @@ def round_feedback(rows, scale, bits, factor, weight, aims=None):
 class Search:
     """The best codes so far of every row."""
 
-    def __init__(self, rows, bits, factor, weight, aims):
+    def __init__(self, rows, bits, factor, weight, aims, by_largest):
         self.rows, self.bits, self.factor, self.weight, self.aims = rows, bits, factor, weight, aims
-        self.base = base_scales(rows if aims is None else aims, bits)
+        self.base = base_scales(rows if aims is None else aims, bits, by_largest)
         self.codes = np.full(rows.shape, 2 ** (bits - 1), np.uint8)
         self.scales, self.ratios = np.zeros(len(rows), rows.dtype), np.zeros(len(rows), rows.dtype)
         self.least = np.full(len(rows), np.inf, rows.dtype)
@@ -110,15 +113,14 @@ def quantise(rows, bits, factor=None, weight=None, aims=None, dense=False):
     kind = "plain" if factor is None else "dense" if dense and bits == 4 else "feedback"
     factor = np.eye(n) if factor is None else factor
     weight = np.ones(n) if weight is None else weight
-    search = Search(rows, bits, factor.astype(rows.dtype), weight.astype(rows.dtype), aims)
-    first, step, count, halvings = SEARCHES[bits, kind]
-    for ratio in first + step * np.arange(count):
+    ratios, by_largest, beside = SEARCHES[bits, kind]
+    search = Search(rows, bits, factor.astype(rows.dtype), weight.astype(rows.dtype), aims, by_largest)
+    for ratio in ratios:
         search.attempt(ratio)
-    for _ in range(halvings):
-        step /= 2
+    for distance in beside:
         center = search.ratios.copy()
-        search.attempt(center - step)
-        search.attempt(center + step)
+        search.attempt(center - distance)
+        search.attempt(center + distance)
     return search.codes, search.scales
 
 
