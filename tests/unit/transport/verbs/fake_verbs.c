@@ -217,6 +217,7 @@ static int query_device(struct ibv_context *context, struct ibv_device_attr *att
 	memset(attr, 0, sizeof(*attr));
 	enter();
 	attr->phys_port_cnt = 1;
+	attr->vendor_id = device->soft ? 0xffffff : 0x2c9;
 	attr->max_mr_size = device->max_mr_size ? device->max_mr_size : UINT64_MAX;
 	attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = device->rd_atomic;
 	if (device->windows)
@@ -1012,6 +1013,23 @@ static int destroy_qp(struct ibv_qp *base)
 	return 0;
 }
 
+static bool is_local(enum ibv_wr_opcode opcode)
+{
+	return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV;
+}
+
+/* On Soft-RoCE the two kinds of work must never be in the queue together. */
+static void check_turns(const struct fake_qp *qp, enum ibv_wr_opcode opcode)
+{
+	const struct fake_send *send = STAILQ_FIRST(&qp->sends);
+
+	if (!fake.devices[qp->device].soft || qp->state != IBV_QPS_RTS)
+		return;
+	for (; send; send = STAILQ_NEXT(send, link))
+		demand(is_local(send->wr.opcode) == is_local(opcode),
+		       "messages and windows are in one send queue");
+}
+
 static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct fake_qp *qp = (struct fake_qp *)base;
@@ -1026,6 +1044,7 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_sen
 			leave();
 			return qp->state == IBV_QPS_RTS ? ENOMEM : EINVAL;
 		}
+		check_turns(qp, wr->opcode);
 		send = calloc(1, sizeof(*send));
 		demand(send != NULL, "no memory");
 		send->wr = *wr;

@@ -32,6 +32,7 @@ struct fake_device {
 	bool windows;
 	int dmabuf_errno; /**< what the probe gives: EBADF is support */
 	bool open_fails;
+	bool soft; /**< Soft-RoCE: local work behind or before messages on the wire ends the test */
 };
 
 /** The table, with no devices yet; and forgets everything. */

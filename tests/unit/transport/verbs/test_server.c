@@ -446,6 +446,48 @@ static void the_server_goes_while_reads_and_writes_are_under_way(void **state)
 	free(local);
 }
 
+/* Linux 6.1's Soft-RoCE stands still when windows and messages are queued together. */
+static void on_soft_roce_windows_and_messages_take_turns(void **state)
+{
+	enum { COUNT = 200, SIZE = 1000 };
+	int device = fake_add_roce("rxe0", 1);
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op *ops = calloc(COUNT, sizeof(*ops)), *done = NULL;
+	uint8_t *local = malloc(COUNT * SIZE);
+
+	(void)state;
+	fake_get(device)->soft = true;
+	rig_start(&owner, COUNT * SIZE, 0, 0);
+	endpoint = owner_connect(&owner);
+	fill_pattern(local, COUNT * SIZE, 77);
+	for (size_t i = 0; i < COUNT; i++) {
+		ops[i] = owner_op(&owner, QMT_WRITE, i * SIZE, local + i * SIZE, SIZE);
+		assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[i]), QMLA_OK);
+	}
+	/* Either kind is held up in turn, so that the other has to wait; the fake watches. */
+	for (size_t i = 0, left = COUNT; left > 0; i++) {
+		static const int kinds[] = {IBV_WR_SEND, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, -1};
+
+		fake_hold(kinds[i % 4]);
+		while (owner.ops->endpoint_wait(endpoint, qmc_clock_after(QMC_NS_PER_MS), &done) ==
+			       QMLA_OK &&
+		       done) {
+			assert_int_equal(done->status, QMLA_OK);
+			left--;
+		}
+		assert_true(i < 5000);
+	}
+	fake_hold(-1);
+	assert_memory_equal(owner.memory.base, local, COUNT * SIZE);
+	owner.policy = QMLA_ERR_PERMISSION;
+	assert_int_equal(rig_run(&owner, endpoint, QMT_WRITE, 0, local, 10), QMLA_ERR_PERMISSION);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(ops);
+	free(local);
+}
+
 static void it_says_what_it_serves_through(void **state)
 {
 	int device = fake_add_roce("nic", 1);
@@ -481,6 +523,7 @@ int main(int argc, char **argv)
 		CASE(a_peer_that_stalls_inside_a_write_is_dropped),
 		CASE(senseless_messages_end_the_connection),
 		CASE(the_server_goes_while_reads_and_writes_are_under_way),
+		CASE(on_soft_roce_windows_and_messages_take_turns),
 		CASE(it_says_what_it_serves_through),
 	};
 
