@@ -72,8 +72,12 @@ trained() {
 	esac
 }
 
-# fused MODEL_DIR NAME METHOD CACHE: the calibrated checkpoint, made if it is not there.
+# fused MODEL_DIR NAME METHOD CACHE: the calibrated checkpoint, made if it is not there. What rtn and
+# quarot do to the weights does not depend on the cache.
 fused() {
+	case $3 in
+	rtn | quarot) set -- "$1" "$2" "$3" c4r4 ;;
+	esac
 	out=$work/$2.$3.$4
 	if [ ! -f "$out/quantmla.json" ]; then
 		echo "calibrating $2 for $4 with $3" >&2
