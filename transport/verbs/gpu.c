@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 /* Values of cuda.h, which the driver's ABI fixes. */
+#define POINTER_CONTEXT        1
 #define POINTER_MEMORY_TYPE    2
 #define POINTER_SYNC_MEMOPS    6
 #define POINTER_DEVICE_ORDINAL 9
@@ -21,6 +22,7 @@ static int (*get_pci)(char *, int, int);
 static int (*get_device)(int *, int);
 static int (*get_range)(void *, uint64_t, size_t, int, unsigned long long); /* may be NULL */
 static int (*memory_copy)(uint64_t, uint64_t, size_t);
+static int (*set_context)(void *);
 
 static const struct qmt_gpu_api *_Atomic chosen;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -60,9 +62,23 @@ static void order(void *base)
 	(void)set_attribute(&on, POINTER_SYNC_MEMOPS, (uint64_t)(uintptr_t)base);
 }
 
+/* A thread that has not used the GPU before takes on the context that the memory is of. */
+static bool enter_context(const void *address)
+{
+	void *context = NULL;
+
+	return get_attribute(&context, POINTER_CONTEXT, (uint64_t)(uintptr_t)address) == 0 &&
+	       context && set_context(context) == 0;
+}
+
 static bool copy(void *to, const void *from, size_t bytes)
 {
-	return memory_copy((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes) == 0;
+	uint64_t target = (uint64_t)(uintptr_t)to, source = (uint64_t)(uintptr_t)from;
+
+	if (memory_copy(target, source, bytes) == 0)
+		return true;
+	return (enter_context(to) || enter_context(from)) &&
+	       memory_copy(target, source, bytes) == 0;
 }
 
 static const struct qmt_gpu_api real = {
@@ -92,7 +108,8 @@ static void load(void)
 		 find(library, "cuPointerSetAttribute", &set_attribute) &&
 		 find(library, "cuDeviceGetPCIBusId", &get_pci) &&
 		 find(library, "cuDeviceGet", &get_device) &&
-		 find(library, "cuMemcpy", &memory_copy);
+		 find(library, "cuMemcpy", &memory_copy) &&
+		 find(library, "cuCtxSetCurrent", &set_context);
 }
 
 const struct qmt_gpu_api *qmt_gpu_api(void)
