@@ -410,6 +410,27 @@ class Cli(unittest.TestCase):
         self.assertEqual(json.loads(self.qmla("version", "--json"))["protocol"], 1)
 
 
+class Bench(unittest.TestCase):
+    def bench(self, *words):
+        return subprocess.run([os.path.join(BIN, "qmla"), "bench", "attention", *words],
+                              capture_output=True, check=False, text=True)
+
+    def test_a_wrong_part_is_named(self):
+        done = self.bench("nonsense")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'nonsense'", done.stderr)
+        self.assertIn("pages, append and attend", done.stderr)
+        self.assertEqual(self.bench("--heads", "999").returncode, 2)
+
+    def test_no_gpu_is_told_with_the_remedy(self):
+        if os.path.exists("/dev/nvidia0"):
+            self.skipTest("there is a GPU here")
+        done = self.bench()
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, "QMLA_CUDA=ON|compute capability 8.0")
+
+
 if __name__ == "__main__":
     BIN = os.path.join(sys.argv.pop(1), "bin")
     for program in ("qmla", "qmla-node"):
