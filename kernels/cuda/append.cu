@@ -6,7 +6,7 @@
  */
 #include "kernels/cuda/append.cuh"
 
-#include "kernels/cuda/pack_plane.cuh"
+#include "kernels/cuda/pack_paper.cuh"
 
 struct append_params {
 	pack_params pack;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/pack.cuh"
 
-#include "kernels/cuda/pack_plane.cuh"
+#include "kernels/cuda/pack_paper.cuh"
 
 /* One CTA a plane of half a page. */
 static __global__ void __launch_bounds__(THREADS)

@@ -5,7 +5,8 @@
 #
 #   tests/bench/attention.sh [--no-build DIR] [--sanitize] [OUTPUT]
 #
-# --no-build DIR  take gpu_test_attend, gpu_test_pages and bench_attention from DIR
+# --no-build DIR  take gpu_test_attend, gpu_test_baseline, gpu_test_pages and bench_attention
+#                 from DIR
 # --sanitize      also run compute-sanitizer (memcheck, racecheck) on the small cases
 # OUTPUT          defaults to attention.jsonl
 set -eu
@@ -39,10 +40,10 @@ fi
 if [ -z "$binaries" ]; then
 	build=$root/build/bench-gpu
 	cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DQMLA_CUDA=ON
-	ninja -C "$build" gpu_test_attend gpu_test_pages bench_attention
+	ninja -C "$build" gpu_test_attend gpu_test_baseline gpu_test_pages bench_attention
 	binaries=$(mktemp -d)
 	trap 'rm -rf "$binaries"' EXIT
-	for name in gpu_test_attend gpu_test_pages bench_attention; do
+	for name in gpu_test_attend gpu_test_baseline gpu_test_pages bench_attention; do
 		find "$build" -type f -name "$name" -exec cp {} "$binaries" \;
 	done
 fi
@@ -52,6 +53,7 @@ run() {
 	"$@" >&2
 }
 run "$binaries/gpu_test_attend"
+run "$binaries/gpu_test_baseline"
 run "$binaries/gpu_test_pages"
 if [ "$sanitize" = yes ]; then
 	for tool in memcheck racecheck; do
