@@ -127,6 +127,11 @@ static qmla_status_t fetcher_init(struct fetcher *fetcher, const char *name, con
 		qmc_error("bench", "there is no transport \"%s\"", name);
 		return QMLA_ERR_NOT_FOUND;
 	}
+	if (!fetcher->ops->endpoint_create) {
+		qmc_error("bench", "transport \"%s\" connects over the control plane: use a node",
+			  name);
+		return QMLA_ERR_UNSUPPORTED;
+	}
 	status = fetcher->ops->server_create(&config, &fetcher->server);
 	if (status == QMLA_OK)
 		status = fetcher->ops->server_register(fetcher->server, &pools->source, 1,

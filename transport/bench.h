@@ -32,6 +32,7 @@ struct qmt_bench_result {
  * Fetches blocks from a server of back end @p name ("tcp", "shm") in this process
  * through loopback, and measures its limit. Every block that arrives is compared
  * with its source once, in an untimed first pass. Logs what fails.
+ * QMLA_ERR_UNSUPPORTED: a back end that connects over the control plane.
  */
 qmla_status_t qmt_bench_fetch(const char *name, const struct qmt_bench_config *config,
 			      struct qmt_bench_result *result);
