@@ -24,6 +24,7 @@
 #include "client/model/model.h"
 #include "client/model/runner.h"
 #include "client/model/safetensors.h"
+#include "kernels/block.h"
 #include "tests/unit/client/calibrate/random_transform.h"
 #include "tests/unit/client/model/fixture.h"
 
@@ -270,6 +271,64 @@ static void test_constants_written(void **state)
 	place_remove(&p);
 }
 
+static void check_format(const char *directory, enum qmk_format wanted)
+{
+	const struct qmw_model_options options = {.threads = 1};
+	enum qmk_format format;
+	struct qmw_model *model;
+
+	assert_int_equal(qmw_constants_read_format(directory, &format), QMLA_OK);
+	assert_int_equal(format, wanted);
+	assert_int_equal(qmw_model_open(directory, &options, &model), QMLA_OK);
+	assert_int_equal(qmw_model_layout(model)->format, wanted);
+	qmw_model_close(model);
+}
+
+/* Without being told a worker takes the format that the weights were calibrated for. */
+static void test_format_of_calibration(void **state)
+{
+	static const struct {
+		const char *cache, *quantiser;
+		enum qmk_format format;
+	} cases[] = {{"c4r4", NULL, QMK_FORMAT_C4R4},
+		     {"c2r4", "default", QMK_FORMAT_C2R4},
+		     {"c4r4", "paper", QMK_FORMAT_PAPER_C4R4},
+		     {"c2r4", "paper", QMK_FORMAT_C2R4}};
+	const char *source = FIXTURE_GOLDEN "v3-bf16-half-bias";
+	struct place p;
+
+	(void)state;
+	check_format(source, QMK_FORMAT_C4R4);
+	place_make(&p, source, RANDOM_ROTATION);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		p.job.cache = cases[i].cache;
+		p.job.quantiser = cases[i].quantiser;
+		assert_int_equal(qmw_fuse_checkpoint(&p.job, NULL), QMLA_OK);
+		check_format(p.output, cases[i].format);
+		fixture_remove(p.output);
+	}
+	place_remove(&p);
+}
+
+/* A block of a model with the first identity, read by a worker of the second. */
+static void check_block(const struct qmw_config *config, const uint8_t *first,
+			const uint8_t *second, qmla_status_t status)
+{
+	struct qmk_block_info info = {.generation = 3};
+	struct qmk_layout layout;
+	void *block;
+
+	assert_int_equal(qmk_layout_init(QMK_FORMAT_C4R4, config->layers, config->content_dim,
+					 config->rope_dim, &layout),
+			 QMLA_OK);
+	block = calloc(1, (size_t)layout.block_bytes);
+	memcpy(info.identity, first, sizeof(info.identity));
+	qmk_block_seal(&layout, &info, block);
+	memcpy(info.identity, second, sizeof(info.identity));
+	assert_int_equal(qmk_block_check(&layout, &info, block), status);
+	free(block);
+}
+
 /* Same job, same bytes; another seed, another identity: a worker takes no block of the other. */
 static void test_identities(void **state)
 {
@@ -291,11 +350,14 @@ static void test_identities(void **state)
 	assert_int_equal(qmw_fuse_checkpoint(&p.job, NULL), QMLA_OK);
 	run(p.output, &packed, &constants_only);
 	assert_memory_not_equal(constants_only.identity, first.identity, 32);
+	check_block(&p.config, first.identity, again.identity, QMLA_OK);
+	check_block(&p.config, first.identity, constants_only.identity, QMLA_ERR_IDENTITY_MISMATCH);
 	fixture_remove(p.output);
 	p.transforms[0].rope_scale[0] *= 1.5;
 	assert_int_equal(qmw_fuse_checkpoint(&p.job, NULL), QMLA_OK);
 	run(p.output, &packed, &other);
 	assert_memory_not_equal(other.identity, constants_only.identity, 32);
+	check_block(&p.config, first.identity, other.identity, QMLA_ERR_IDENTITY_MISMATCH);
 	place_remove(&p);
 }
 
@@ -443,11 +505,17 @@ static void test_other_files(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_same_function),    cmocka_unit_test(test_families),
-		cmocka_unit_test(test_norm_holds_scale), cmocka_unit_test(test_constants_written),
-		cmocka_unit_test(test_identities),       cmocka_unit_test(test_nothing_to_fuse),
-		cmocka_unit_test(test_refused_jobs),     cmocka_unit_test(test_output_is_kept),
-		cmocka_unit_test(test_cancelled),        cmocka_unit_test(test_full_disk),
+		cmocka_unit_test(test_same_function),
+		cmocka_unit_test(test_families),
+		cmocka_unit_test(test_norm_holds_scale),
+		cmocka_unit_test(test_constants_written),
+		cmocka_unit_test(test_identities),
+		cmocka_unit_test(test_format_of_calibration),
+		cmocka_unit_test(test_nothing_to_fuse),
+		cmocka_unit_test(test_refused_jobs),
+		cmocka_unit_test(test_output_is_kept),
+		cmocka_unit_test(test_cancelled),
+		cmocka_unit_test(test_full_disk),
 		cmocka_unit_test(test_other_files),
 	};
 
