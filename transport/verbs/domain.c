@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/verbs/domain.h"
 
+#include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,10 +42,21 @@ static void destroy(struct shared_domain *shared)
 	free(shared);
 }
 
+/* Memory comes later; where this thread runs is the best guess at where it will lie. */
+static struct qmt_place place_here(void)
+{
+	struct qmt_place place = {.numa_node = QMT_NUMA_UNKNOWN};
+	unsigned cpu, node;
+
+	if (getcpu(&cpu, &node) == 0)
+		place.numa_node = (int)node;
+	return place;
+}
+
 static qmla_status_t create(const struct qmt_verbs_api *api, struct shared_domain **out)
 {
 	struct shared_domain *shared = calloc(1, sizeof(*shared));
-	const struct qmt_place place = {.numa_node = QMT_NUMA_UNKNOWN};
+	const struct qmt_place place = place_here();
 	struct qmt_domain *domain;
 	qmla_status_t status;
 
@@ -133,16 +146,36 @@ static void end_registrations(struct qmt_domain *domain, struct qmt_area *area)
 		qmt_registration_end(domain->api, &area->rails[i]);
 }
 
+static void mark_near(const struct qmt_domain *domain, struct qmt_area *area, const char *pci)
+{
+	struct qmt_place place = {.numa_node = QMT_NUMA_UNKNOWN};
+	int distances[QMT_RAILS_MAX], least = INT_MAX;
+
+	if (area->gpu && pci[0])
+		place.pci_device = pci;
+	else
+		place.numa_node = qmt_memory_numa_node(area->base);
+	for (size_t i = 0; i < domain->count; i++) {
+		distances[i] =
+			qmt_device_distance(domain->api->sysfs, domain->ports[i].name, &place);
+		if (distances[i] < least)
+			least = distances[i];
+	}
+	for (size_t i = 0; i < domain->count; i++)
+		area->near[i] = distances[i] == least;
+}
+
 /* A GPU's memory that no device reaches is no error: it is staged. */
 static qmla_status_t register_area(struct qmt_domain *domain, const struct qmt_memory *memory,
 				   struct qmt_area *area)
 {
-	char pci[16];
+	char pci[16] = "";
 	qmla_status_t status = QMLA_OK;
 
 	area->base = memory->base;
 	area->bytes = memory->bytes;
 	area->gpu = domain->gpu && domain->gpu->owns(memory->base, pci);
+	mark_near(domain, area, pci);
 	for (size_t i = 0; i < domain->count && status == QMLA_OK; i++)
 		status = qmt_registration_create(&domain->ports[i], domain->pds[i], domain->gpu,
 						 memory, IBV_ACCESS_LOCAL_WRITE, &area->rails[i]);

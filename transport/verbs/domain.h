@@ -27,6 +27,7 @@ struct qmt_area {
 	uint64_t bytes;
 	bool staged; /**< could not be registered: go through host memory */
 	bool gpu;
+	bool near[QMT_RAILS_MAX]; /**< ports at the least distance to it */
 	struct qmt_registration rails[QMT_RAILS_MAX];
 };
 

@@ -178,14 +178,35 @@ static bool issue_piece(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_ra
 	return true;
 }
 
-static struct qmt_verbs_rail *pick_for_read(struct qmt_verbs_endpoint *endpoint)
+static bool takes_reads(const struct qmt_verbs_rail *rail)
 {
+	return rail->up && rail->reads < rail->read_limit && has_room(rail);
+}
+
+/* True when a port nearer to the memory than @rail's is up, so that this one had better wait. */
+static bool has_nearer(const struct qmt_verbs_endpoint *endpoint, const struct qmt_verbs_rail *rail,
+		       const struct qmt_area *area)
+{
+	if (!area || area->near[rail->port])
+		return false;
+	for (size_t i = 0; i < QMT_RAILS_MAX; i++) {
+		if (endpoint->rails[i].up && area->near[endpoint->rails[i].port])
+			return true;
+	}
+	return false;
+}
+
+/* Of the ports nearest to the memory the one with least to do. */
+static struct qmt_verbs_rail *pick_for_read(struct qmt_verbs_endpoint *endpoint,
+					    const uint8_t *local)
+{
+	const struct qmt_area *area = find_area(endpoint, local);
 	struct qmt_verbs_rail *best = NULL;
 
 	for (size_t i = 0; i < QMT_RAILS_MAX; i++) {
 		struct qmt_verbs_rail *rail = &endpoint->rails[i];
 
-		if (rail->up && rail->reads < rail->read_limit && has_room(rail) &&
+		if (takes_reads(rail) && !has_nearer(endpoint, rail, area) &&
 		    (!best || rail->bytes < best->bytes))
 			best = rail;
 	}
@@ -201,7 +222,8 @@ static bool issue_read(struct qmt_verbs_endpoint *endpoint, uint64_t index)
 	extra->stage = STAGE_READING;
 	while (extra->issued < op->length) {
 		uint64_t chunk = (op->remote_offset + extra->issued) / endpoint->answer.chunk_bytes;
-		struct qmt_verbs_rail *rail = pick_for_read(endpoint);
+		struct qmt_verbs_rail *rail =
+			pick_for_read(endpoint, (uint8_t *)op->local + extra->issued);
 
 		if (!rail || !issue_piece(endpoint, rail, index, rail->rkeys[chunk]))
 			return false;
@@ -216,15 +238,17 @@ static uint32_t write_limit(const struct qmt_verbs_endpoint *endpoint)
 							     : QMT_WRITES_MAX;
 }
 
-static struct qmt_verbs_rail *pick_for_write(struct qmt_verbs_endpoint *endpoint)
+static struct qmt_verbs_rail *pick_for_write(struct qmt_verbs_endpoint *endpoint,
+					     const uint8_t *local)
 {
+	const struct qmt_area *area = find_area(endpoint, local);
 	struct qmt_verbs_rail *best = NULL;
 
 	for (size_t i = 0; i < QMT_RAILS_MAX; i++) {
 		struct qmt_verbs_rail *rail = &endpoint->rails[i];
 
 		if (rail->up && rail->writes < write_limit(endpoint) &&
-		    (!best || rail->writes < best->writes))
+		    !has_nearer(endpoint, rail, area) && (!best || rail->writes < best->writes))
 			best = rail;
 	}
 	return best;
@@ -250,7 +274,7 @@ static void ask(struct qmt_verbs_endpoint *endpoint, uint64_t index)
 {
 	const struct qmt_op *op = qmt_verbs_wire(endpoint, index)->op;
 	struct qmt_verbs_extra *extra = qmt_verbs_extra(endpoint, index);
-	struct qmt_verbs_rail *rail = pick_for_write(endpoint);
+	struct qmt_verbs_rail *rail = pick_for_write(endpoint, op->local);
 	struct qmt_message message =
 		request_of(endpoint, QMT_MESSAGE_WRITE, index, op, 0, op->length);
 
@@ -296,7 +320,7 @@ static void issue_pull(struct qmt_verbs_endpoint *endpoint, uint64_t index)
 		uint64_t offset = wire->op->remote_offset + extra->issued;
 		uint64_t bytes = wire->length - extra->issued;
 		uint64_t left = qmt_chunk_left(endpoint->answer.chunk_bytes, offset);
-		struct qmt_verbs_rail *rail = pick_for_write(endpoint);
+		struct qmt_verbs_rail *rail = pick_for_write(endpoint, wire->op->local);
 		struct qmt_message message;
 		int bounce;
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -288,7 +289,7 @@ static unsigned gpu_copies;
 
 static bool gpu_owns(const void *address, char pci[16])
 {
-	pci[0] = '\0';
+	strcpy(pci, "0000:17:00.0");
 	return gpu_memory && address == gpu_memory;
 }
 
@@ -341,6 +342,60 @@ static void gpu_memory_that_no_nic_reaches_is_staged(void **state)
 	qmt_gpu_api_use(NULL);
 	free(gpu_memory);
 	gpu_memory = NULL;
+}
+
+/* sysfs: the GPU and one NIC behind one switch, the other NIC elsewhere. */
+static void make_sysfs(char root[64])
+{
+	char command[1024];
+
+	strcpy(root, "/tmp/qmt-sysfs-XXXXXX");
+	assert_non_null(mkdtemp(root));
+	snprintf(command, sizeof(command),
+		 "cd %s && mkdir -p devices/p0/switch/gpu devices/p0/switch/near devices/p1/far "
+		 "class/infiniband/near class/infiniband/far bus/pci/devices && "
+		 "ln -s %s/devices/p0/switch/gpu bus/pci/devices/0000:17:00.0 && "
+		 "ln -s %s/devices/p0/switch/near class/infiniband/near/device && "
+		 "ln -s %s/devices/p1/far class/infiniband/far/device",
+		 root, root, root, root);
+	assert_int_equal(system(command), 0);
+	fake_set_sysfs(root);
+}
+
+static void memory_of_a_gpu_goes_by_the_nic_nearest_to_it(void **state)
+{
+	static const struct qmt_gpu_api gpu = {gpu_owns, gpu_export, gpu_order, gpu_copy,
+					       "/proc/self/exe"};
+	int far = fake_add_roce("far", 1), near = fake_add_roce("near", 2);
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_memory memory = local_memory(&gpu_memory, MIB);
+	char root[64], command[128];
+
+	(void)state;
+	make_sysfs(root);
+	qmt_gpu_api_use(&gpu);
+	rig_start(&owner, MIB, 0, 0);
+	endpoint = owner_connect(&owner);
+	assert_int_equal(owner.ops->endpoint_register(endpoint, &memory), QMLA_OK);
+	for (uint64_t at = 0; at < MIB; at += MIB / 16)
+		assert_int_equal(rig_run(&owner, endpoint, QMT_READ, at, gpu_memory + at, MIB / 16),
+				 QMLA_OK);
+	assert_memory_equal(gpu_memory, owner.memory.base, MIB);
+	assert_int_equal(fake_bytes_read(near), MIB);
+	assert_int_equal(fake_bytes_read(far), 0);
+	/* With the near one gone the far one serves. */
+	rig_inside(endpoint)->rails[0].up = rig_inside(endpoint)->domain->ports[0].name[0] == 'f';
+	rig_inside(endpoint)->rails[1].up = rig_inside(endpoint)->domain->ports[1].name[0] == 'f';
+	assert_int_equal(rig_run(&owner, endpoint, QMT_READ, 0, gpu_memory, 1000), QMLA_OK);
+	assert_int_equal(fake_bytes_read(far), 1000);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	qmt_gpu_api_use(NULL);
+	free(gpu_memory);
+	gpu_memory = NULL;
+	snprintf(command, sizeof(command), "rm -rf %s", root);
+	assert_int_equal(system(command), 0);
 }
 
 /* A device without memory windows: the server fetches. */
@@ -722,6 +777,7 @@ int main(int argc, char **argv)
 		CASE(nothing_in_common_is_said_so),
 		CASE(memory_is_registered_once_for_all_endpoints),
 		CASE(gpu_memory_that_no_nic_reaches_is_staged),
+		CASE(memory_of_a_gpu_goes_by_the_nic_nearest_to_it),
 		CASE(without_windows_the_server_fetches_what_is_written),
 		CASE(a_completion_error_ends_the_endpoint_once),
 		CASE(an_error_in_the_middle_of_a_write_ends_it),
