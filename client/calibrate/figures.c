@@ -57,6 +57,7 @@ json_t *qmw_figures_json(enum qmw_method method, const struct qmw_layer_figures 
 	json_object_set_new(root, "rope_mean_share", number(f->rope_mean_share));
 	json_object_set_new(root, "content_sensitivity", number(f->content_sensitivity));
 	json_object_set_new(root, "rope_sensitivity", number(f->rope_sensitivity));
+	json_object_set_new(root, "damping", number(f->damping));
 	add_path(root, "rotation_loss", f->rotation_before, f->rotation_after);
 	json_object_set_new(root, "content_condition", number(f->content_condition));
 	json_object_set_new(root, "rope_condition", number(f->rope_condition));

@@ -10,8 +10,13 @@
 #include "client/calibrate/learn_rope.h"
 #include "client/calibrate/linear.h"
 #include "client/calibrate/recipe.h"
+#include "common/log.h"
 
+#define COMPONENT         "calibrate"
 #define SMOOTHQUANT_ALPHA 0.5
+/* Further dampings that are tried, and the factor between them. */
+#define RETRIES      3
+#define RETRY_FACTOR 10
 
 static const struct {
 	const char *name, *recipe;
@@ -178,9 +183,13 @@ static qmla_status_t measure(const struct qmw_samples *samples,
 	return QMLA_OK;
 }
 
-qmla_status_t qmw_method_learn(const struct qmw_samples *samples,
-			       const struct qmw_method_options *options,
-			       struct qmw_transform *transform, struct qmw_layer_figures *figures)
+/*
+ * One try: learned and measured. Sensitivities that have no factors (of few tokens, whose
+ * rounding is as large as they are) count as a try that lost everything.
+ */
+static qmla_status_t attempt(const struct qmw_samples *samples,
+			     const struct qmw_method_options *options,
+			     struct qmw_transform *transform, struct qmw_layer_figures *figures)
 {
 	qmla_status_t status;
 
@@ -188,8 +197,69 @@ qmla_status_t qmw_method_learn(const struct qmw_samples *samples,
 	transform->content_dim = samples->config->content_dim;
 	transform->rope_dim = samples->config->rope_dim;
 	figures->tokens = (double)samples->train * samples->length;
+	figures->damping = options->damping;
 	status = learn(samples, options, transform, figures);
 	if (status == QMLA_OK)
 		status = measure(samples, options, transform, figures);
+	if (status == QMLA_ERR_INVALID_ARGUMENT && options->method == QMW_METHOD_DEFAULT) {
+		figures->after.both = HUGE_VAL;
+		status = QMLA_OK;
+	}
+	return status;
+}
+
+/*
+ * Sensitivities of too few tokens fit those and no others: what comes out may be worse than
+ * nothing. The held-out sequences show it; more damping leans less on what was measured.
+ */
+static qmla_status_t damp_more(const struct qmw_samples *samples,
+			       const struct qmw_method_options *options,
+			       struct qmw_transform *transform, struct qmw_layer_figures *figures)
+{
+	struct qmw_method_options stronger = *options;
+	qmla_status_t status = QMLA_OK;
+
+	qmc_warn(
+		COMPONENT,
+		"cache layer %u: %.0f tokens are too few for latents of %u numbers: the held-out "
+		"error is larger than without calibration; damping is raised, more text helps more",
+		samples->cache_layer, figures->tokens, transform->content_dim);
+	for (int i = 0; status == QMLA_OK && i < RETRIES; i++) {
+		struct qmw_transform found = {0};
+		struct qmw_layer_figures measured;
+
+		stronger.damping *= RETRY_FACTOR;
+		status = attempt(samples, &stronger, &found, &measured);
+		if (status == QMLA_OK && measured.after.both < figures->after.both) {
+			qmw_transform_free(transform);
+			*transform = found;
+			*figures = measured;
+		} else {
+			qmw_transform_free(&found);
+		}
+	}
+	return status;
+}
+
+qmla_status_t qmw_method_learn(const struct qmw_samples *samples,
+			       const struct qmw_method_options *options,
+			       struct qmw_transform *transform, struct qmw_layer_figures *figures)
+{
+	bool chosen = options->method == QMW_METHOD_DEFAULT && options->damping <= 0;
+	struct qmw_method_options tried = *options;
+	qmla_status_t status;
+
+	if (tried.damping <= 0)
+		tried.damping = 1;
+	status = attempt(samples, &tried, transform, figures);
+	if (status == QMLA_OK && chosen && figures->after.both > figures->before.both)
+		status = damp_more(samples, &tried, transform, figures);
+	if (status == QMLA_OK && !isfinite(figures->after.both)) {
+		qmc_error(COMPONENT,
+			  "cache layer %u: the sensitivities of %.0f tokens have no factors: give "
+			  "more text",
+			  samples->cache_layer, figures->tokens);
+		status = QMLA_ERR_INVALID_ARGUMENT;
+	}
 	return status;
 }

@@ -36,6 +36,7 @@ struct qmw_method_options {
 	uint32_t content_bits; /**< 4 or 2 */
 	uint32_t probes;       /**< Rademacher probes a sequence */
 	uint32_t steps;        /**< of the paper's method, a path */
+	double damping;        /**< default method: times its own; 0: chosen, 1 if that will do */
 	/** After each step of the paper's method, may be NULL. */
 	void (*progress)(void *user, const char *path, uint32_t done, uint32_t of);
 	void *user;
@@ -49,6 +50,7 @@ struct qmw_layer_figures {
 	double rope_mean_share;
 	double content_sensitivity, rope_sensitivity; /**< tr(H) / dimension */
 	double content_condition, rope_condition;     /**< max D / min D */
+	double damping;                               /**< times the method's own */
 	double rotation_before, rotation_after;       /**< the error model's J (rotation_flow.h) */
 	struct qmw_learn_result content, rope;        /**< paper's method */
 };

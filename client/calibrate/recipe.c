@@ -69,7 +69,7 @@ static qmla_status_t take_means(const struct qmw_sensitivity *s, const struct qm
 }
 
 qmla_status_t qmw_recipe_solve(const struct qmw_sensitivity *sensitivity,
-			       const struct qmw_rope *rope, uint32_t content_bits,
+			       const struct qmw_rope *rope, uint32_t content_bits, double damping,
 			       bool (*go_on)(void *user), void *user,
 			       struct qmw_transform *transform, struct qmw_layer_figures *figures)
 {
@@ -85,7 +85,8 @@ qmla_status_t qmw_recipe_solve(const struct qmw_sensitivity *sensitivity,
 	figures->content_sensitivity = qmw_trace(s->content, s->content_dim) / s->content_dim;
 	figures->rope_sensitivity = qmw_trace(s->rope, s->rope_dim) / s->rope_dim;
 	if (is_alive(s))
-		status = solve_both(s, rope, &flow, content_bits == 2 ? DAMPING_2 : DAMPING_4,
+		status = solve_both(s, rope, &flow,
+				    damping * (content_bits == 2 ? DAMPING_2 : DAMPING_4),
 				    transform, figures);
 	return status == QMLA_OK ? take_means(s, rope, transform) : status;
 }
@@ -99,7 +100,8 @@ qmla_status_t qmw_recipe_learn(const struct qmw_samples *samples,
 
 	if (status == QMLA_OK)
 		status = qmw_recipe_solve(&sensitivity, samples->rope, options->content_bits,
-					  samples->go_on, samples->user, transform, figures);
+					  options->damping, samples->go_on, samples->user,
+					  transform, figures);
 	qmw_sensitivity_free(&sensitivity);
 	return status;
 }

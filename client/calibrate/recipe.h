@@ -24,12 +24,13 @@ qmla_status_t qmw_recipe_learn(const struct qmw_samples *samples,
 			       struct qmw_transform *transform, struct qmw_layer_figures *figures);
 
 /**
- * The same from what was measured, for a cache of @p content_bits. A path that the output
+ * The same from what was measured, for a cache of @p content_bits, with
+ * @p damping times the usual damping. A path that the output
  * does not depend on, or whose rows never change, gets its mean and nothing else. @p go_on
  * may be NULL; false gives QMLA_ERR_CANCELLED.
  */
 qmla_status_t qmw_recipe_solve(const struct qmw_sensitivity *sensitivity,
-			       const struct qmw_rope *rope, uint32_t content_bits,
+			       const struct qmw_rope *rope, uint32_t content_bits, double damping,
 			       bool (*go_on)(void *user), void *user,
 			       struct qmw_transform *transform, struct qmw_layer_figures *figures);
 

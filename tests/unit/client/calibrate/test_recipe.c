@@ -162,7 +162,7 @@ static void test_rounding_matrices(void **state)
 	(void)state;
 	sequences_make(&shape, 4, 1, 1, &s);
 	assert_int_equal(qmw_sensitivity_measure(&s.samples, 8, &found), QMLA_OK);
-	assert_int_equal(qmw_recipe_solve(&found, &s.layer.rope, 4, NULL, NULL, &t, &figures),
+	assert_int_equal(qmw_recipe_solve(&found, &s.layer.rope, 4, 1, NULL, NULL, &t, &figures),
 			 QMLA_OK);
 	assert_true(qmw_orthogonality(t.rotation, D_C) < 1e-10);
 	qmw_random_init(&random, 6, QMW_PURPOSE_TEST, 0);
@@ -230,7 +230,7 @@ static void test_dead_layer(void **state)
 	sequences_make(&shape, 2, 1, 1, &s);
 	assert_int_equal(qmw_sensitivity_measure(&s.samples, 1, &found), QMLA_OK);
 	memset(found.content, 0, D_C * D_C * sizeof(double));
-	assert_int_equal(qmw_recipe_solve(&found, &s.layer.rope, 4, NULL, NULL, &t, &figures),
+	assert_int_equal(qmw_recipe_solve(&found, &s.layer.rope, 4, 1, NULL, NULL, &t, &figures),
 			 QMLA_OK);
 	assert_null(t.content_feedback);
 	assert_null(t.rotation);
@@ -283,6 +283,31 @@ static void test_methods(void **state)
 	sequences_free(&s);
 }
 
+/* Ten tokens for 64 numbers: as measured they have no use, and more damping is found. */
+static void test_too_few_tokens(void **state)
+{
+	struct qmw_method_options options = {
+		.method = QMW_METHOD_DEFAULT, .content_bits = 4, .probes = 1, .damping = 1e-3};
+	struct qmw_layer_figures harmed, chosen;
+	struct qmw_transform t = {0};
+	struct sequences s;
+	qmla_status_t status;
+
+	(void)state;
+	sequences_make(&shape, 1, 6, 2, &s);
+	status = qmw_method_learn(&s.samples, &options, &t, &harmed);
+	qmw_transform_free(&t);
+	options.damping = 0;
+	assert_int_equal(qmw_method_learn(&s.samples, &options, &t, &chosen), QMLA_OK);
+	qmw_transform_free(&t);
+	assert_true(chosen.damping >= 1);
+	assert_true(status == QMLA_ERR_INVALID_ARGUMENT ||
+		    (status == QMLA_OK && harmed.after.both > chosen.after.both));
+	/* Without more damping than usual it would have been kept only if it helps. */
+	assert_true(chosen.damping > 1 || chosen.after.both <= chosen.before.both);
+	sequences_free(&s);
+}
+
 static void test_method_names(void **state)
 {
 	enum qmw_method method;
@@ -305,6 +330,7 @@ int main(void)
 		cmocka_unit_test(test_rounding_matrices),
 		cmocka_unit_test(test_dead_layer),
 		cmocka_unit_test(test_methods),
+		cmocka_unit_test(test_too_few_tokens),
 		cmocka_unit_test(test_method_names),
 	};
 
