@@ -17,7 +17,7 @@
 #define PROGRAM    "qmla calibrate"
 #define FILE_LIMIT ((size_t)4 << 30)
 
-/* Sequences when nothing is said: the paper's for what the paper learns or scales. */
+/* Sequences when nothing is said: the paper's method has its own. */
 #define DEFAULT_SEQUENCES 16
 #define DEFAULT_HELD_OUT  4
 #define PAPER_SEQUENCES   128
@@ -145,8 +145,7 @@ static int fill_job(const struct flags *f, struct qmw_calibrate_job *job)
 	job->cache = f->cache ? f->cache : "c4r4";
 	if (strcmp(job->cache, "c4r4") != 0 && strcmp(job->cache, "c2r4") != 0)
 		return refuse(f, "--cache is c4r4 or c2r4");
-	plain = method == QMW_METHOD_DEFAULT || method == QMW_METHOD_RTN ||
-		method == QMW_METHOD_QUAROT;
+	plain = method != QMW_METHOD_PAPER;
 	job->method = (struct qmw_method_options){
 		.method = method,
 		.content_bits = job->cache[1] == '2' ? 2 : 4,
@@ -236,10 +235,9 @@ int qmw_cmd_calibrate(int argc, char **argv)
 		{"method", 0, QMC_OPTION_STRING, &f.method, "NAME",
 		 "default, paper, rtn, smoothquant, quarot", 0, 0, false},
 		{"sequences", 'n', QMC_OPTION_UNSIGNED, &f.sequences, "N",
-		 "sequences that calibrate; 16, with paper and smoothquant 128", 0, 1000000, false},
+		 "sequences that calibrate; 16, with paper 128", 0, 1000000, false},
 		{"held-out", 0, QMC_OPTION_UNSIGNED, &f.held_out, "N",
-		 "further sequences that measure; 4, with paper and smoothquant 32", 0, 1000000,
-		 false},
+		 "further sequences that measure; 4, with paper 32", 0, 1000000, false},
 		{"length", 'l', QMC_OPTION_UNSIGNED, &f.length, "N",
 		 "tokens of a sequence, default 2048", 16, 1 << 20, false},
 		{"steps", 0, QMC_OPTION_UNSIGNED, &f.steps, "N",
