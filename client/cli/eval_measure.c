@@ -183,24 +183,28 @@ qmla_status_t qmw_eval_measure(const char *model, const struct qmw_eval_cases *c
 	return status;
 }
 
+static void print_layer(size_t index, json_t *layer)
+{
+	const char *name;
+	json_t *value;
+
+	printf("layer %zu:", index);
+	json_object_foreach(layer, name, value)
+	{
+		printf("  %s %.3e", name, json_real_value(value));
+	}
+	puts("");
+}
+
 static void print_list(const char *key, const json_t *list)
 {
-	const json_t *item, *value;
-	const char *name;
-	size_t i;
-
 	if (json_is_real(json_array_get(list, 0))) {
 		printf("%-24s %.6f … %.6f\n", key, json_real_value(json_array_get(list, 0)),
 		       json_real_value(json_array_get(list, 1)));
 		return;
 	}
-	json_array_foreach(list, i, item)
-	{
-		printf("%s %zu:", "layer", i);
-		json_object_foreach((json_t *)(uintptr_t)item, name, value)
-			printf("  %s %.3e", name, json_real_value(value));
-		puts("");
-	}
+	for (size_t i = 0; i < json_array_size(list); i++)
+		print_layer(i, json_array_get(list, i));
 }
 
 static void print_row(json_t *row)
