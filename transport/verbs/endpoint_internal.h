@@ -2,8 +2,8 @@
 /**
  * @file
  * A verbs endpoint's insides, for the files that make it up: endpoint.c (life, waiting),
- * handshake.c (offer and complete), issue.c (work requests out), complete.c (completions
- * and messages in), bounce.c (memory that is not registered). One thread.
+ * handshake.c (offer and complete), issue.c (operations out), post.c (work requests), complete.c
+ * (completions and messages in), bounce.c (memory that is not registered). One thread.
  *
  * Work requests of a rail complete in order, so they are a ring, and only some are
  * signalled: a completion retires all up to its own.
@@ -123,6 +123,16 @@ static inline struct qmt_verbs_extra *qmt_verbs_extra(struct qmt_verbs_endpoint 
 
 /** Ends the endpoint and every op of it, once; logs @p why. */
 void qmt_verbs_die(struct qmt_verbs_endpoint *endpoint, const char *why);
+
+/** True when the rail's ring takes another work request. */
+static inline bool qmt_verbs_has_room(const struct qmt_verbs_rail *rail)
+{
+	return rail->tail - rail->head < QMT_RING;
+}
+
+/** Adds a work request to the batch, for the caller to complete; there must be room. */
+struct ibv_send_wr *qmt_verbs_add(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail,
+				  const struct qmt_segment *segment, struct ibv_sge sge);
 
 /** Sends @p message on @p rail. False: no room now. */
 bool qmt_verbs_tell(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail,

@@ -4,95 +4,6 @@
 
 #include "transport/verbs/endpoint_internal.h"
 
-#define SIGNAL_EVERY 8
-#define SIGNAL_BYTES (UINT64_C(256) << 10) /* a block is told as soon as it is there */
-
-/* ---- posting ---- */
-
-static bool has_room(const struct qmt_verbs_rail *rail)
-{
-	return rail->tail - rail->head < QMT_RING;
-}
-
-static void flush_rail(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail)
-{
-	struct ibv_send_wr *bad;
-	size_t count = rail->batched;
-
-	if (count == 0 || !rail->qp.qp)
-		return;
-	rail->batched = 0;
-	for (size_t i = 0; i + 1 < count; i++)
-		rail->wrs[i].next = &rail->wrs[i + 1];
-	rail->wrs[count - 1].next = NULL;
-	/* The last always: without it nothing would tell of those before. */
-	rail->wrs[count - 1].send_flags |= IBV_SEND_SIGNALED;
-	rail->unsignalled = 0;
-	rail->unsignalled_bytes = 0;
-	if (endpoint->domain->api->post_send(rail->qp.qp, rail->wrs, &bad) != 0)
-		qmt_verbs_die(endpoint, "the device takes no work");
-}
-
-void qmt_verbs_flush(struct qmt_verbs_endpoint *endpoint)
-{
-	for (size_t i = 0; i < QMT_RAILS_MAX; i++) {
-		if (endpoint->rails[i].used)
-			flush_rail(endpoint, &endpoint->rails[i]);
-	}
-}
-
-/* Adds a work request to the batch; there must be room in the ring. */
-static struct ibv_send_wr *add(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail,
-			       const struct qmt_segment *segment, struct ibv_sge sge)
-{
-	struct ibv_send_wr *wr;
-
-	if (rail->batched == QMT_BATCH)
-		flush_rail(endpoint, rail);
-	rail->sges[rail->batched] = sge;
-	wr = &rail->wrs[rail->batched];
-	memset(wr, 0, sizeof(*wr));
-	wr->wr_id = rail->tail;
-	wr->sg_list = &rail->sges[rail->batched++];
-	wr->num_sge = 1;
-	rail->ring[rail->tail++ % QMT_RING] = *segment;
-	rail->bytes += segment->bytes;
-	rail->unsignalled_bytes += segment->bytes;
-	if (++rail->unsignalled >= SIGNAL_EVERY || rail->unsignalled_bytes >= SIGNAL_BYTES) {
-		wr->send_flags = IBV_SEND_SIGNALED;
-		rail->unsignalled = 0;
-		rail->unsignalled_bytes = 0;
-	}
-	return wr;
-}
-
-bool qmt_verbs_tell(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail,
-		    const struct qmt_message *message)
-{
-	const struct qmt_segment segment = {.kind = SEGMENT_MESSAGE, .bounce = QMT_NO_BOUNCE};
-	struct ibv_send_wr *wr;
-
-	if (!has_room(rail) || !qmt_mail_has_room(&rail->mail))
-		return false;
-	wr = add(endpoint, rail, &segment, qmt_mail_write(&rail->mail, message));
-	wr->opcode = IBV_WR_SEND;
-	return true;
-}
-
-void qmt_verbs_probe(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_rail *rail)
-{
-	const struct qmt_segment segment = {.kind = SEGMENT_PROBE, .bounce = QMT_NO_BOUNCE};
-	struct ibv_send_wr *wr;
-
-	if (!has_room(rail))
-		return;
-	wr = add(endpoint, rail, &segment, (struct ibv_sge){0});
-	wr->num_sge = 0;
-	/* Servers without windows let nobody write, not even nothing. */
-	wr->opcode = endpoint->answer.write_mode == QMT_WRITE_WINDOW ? IBV_WR_RDMA_WRITE
-								     : IBV_WR_RDMA_READ;
-}
-
 /* ---- local memory ---- */
 
 static const struct qmt_area *find_area(const struct qmt_verbs_endpoint *endpoint,
@@ -169,7 +80,7 @@ static bool issue_piece(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_ra
 		qmt_verbs_die(endpoint, "a copy from the GPU failed");
 		return false;
 	}
-	wr = add(endpoint, rail, &segment, sge);
+	wr = qmt_verbs_add(endpoint, rail, &segment, sge);
 	wr->opcode = segment.kind == SEGMENT_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 	wr->wr.rdma.remote_addr = endpoint->answer.base + offset;
 	wr->wr.rdma.rkey = rkey;
@@ -180,7 +91,7 @@ static bool issue_piece(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_ra
 
 static bool takes_reads(const struct qmt_verbs_rail *rail)
 {
-	return rail->up && rail->reads < rail->read_limit && has_room(rail);
+	return rail->up && rail->reads < rail->read_limit && qmt_verbs_has_room(rail);
 }
 
 /* True when a port nearer to the memory than @rail's is up, so that this one had better wait. */
@@ -295,7 +206,7 @@ static void issue_write(struct qmt_verbs_endpoint *endpoint, uint64_t index)
 	uint64_t first = wire->op->remote_offset / chunk_bytes;
 	struct qmt_message done = {.kind = QMT_MESSAGE_DONE, .id = index};
 
-	while (!wire->cancelled && extra->issued < wire->length && has_room(rail)) {
+	while (!wire->cancelled && extra->issued < wire->length && qmt_verbs_has_room(rail)) {
 		uint64_t chunk = (wire->op->remote_offset + extra->issued) / chunk_bytes - first;
 
 		if (chunk >= QMT_WINDOWS_MAX ||
@@ -324,7 +235,7 @@ static void issue_pull(struct qmt_verbs_endpoint *endpoint, uint64_t index)
 		struct qmt_message message;
 		int bounce;
 
-		if (!rail || !has_room(rail) || !qmt_mail_has_room(&rail->mail))
+		if (!rail || !qmt_verbs_has_room(rail) || !qmt_mail_has_room(&rail->mail))
 			return;
 		bounce = qmt_bounce_take(endpoint);
 		if (bounce == QMT_NO_BOUNCE)
