@@ -179,8 +179,10 @@ static int run(const struct flags *f, char **operands, int count)
 	if (code != QMW_EXIT_OK)
 		return code;
 	snprintf(created_by, sizeof(created_by),
-		 PROGRAM " --method %s --cache %s --length %" PRIu32 " --seed %" PRIu64,
-		 qmw_method_name(job.method.method), job.cache, job.length, job.seed);
+		 PROGRAM " --method %s --cache %s --sequences %u --held-out %u --length %u"
+			 " --probes %u --steps %u --seed %" PRIu64,
+		 qmw_method_name(job.method.method), job.cache, job.train, job.held_out, job.length,
+		 job.method.probes, job.method.steps, job.seed);
 	job.created_by = created_by;
 	status = read_tokens(f, operands, count, &tokens);
 	job.tokens = tokens.values;
