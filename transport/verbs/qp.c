@@ -3,19 +3,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/log.h"
 
-#define PSN_MASK    UINT32_C(0xffffff)
-#define ACK_TIMEOUT 15 /* 4.096 us * 2^15 = 134 ms */
-#define RETRIES     6  /* 0.9 s until a peer counts as gone; 7 is for ever on Soft-RoCE */
-#define RNR_RETRIES 6  /* 7 would be for ever */
-#define RNR_TIMER   12 /* 0.64 ms */
-#define HOPS        255
-#define READS_MAX   16 /* more gain nothing and cost the device memory */
+#define PSN_MASK     UINT32_C(0xffffff)
+#define ACK_VARIABLE "QMLA_RDMA_ACK_TIMEOUT"
+#define ACK_TIMEOUT  15 /* 4.096 us * 2^15 = 134 ms */
+#define ACK_LEAST    14
+#define ACK_MOST     22 /* 17 s a try */
+#define RETRIES      6  /* 0.9 s until a peer counts as gone; 7 is for ever on Soft-RoCE */
+#define RNR_RETRIES  6  /* 7 would be for ever */
+#define RNR_TIMER    12 /* 0.64 ms */
+#define HOPS         255
+#define READS_MAX    16 /* more gain nothing and cost the device memory */
 
 static uint8_t clamp_reads(int value)
 {
@@ -159,11 +163,29 @@ static int ready_to_receive(struct qmt_qp *qp, const struct qmt_qp_address *peer
 						IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 
+/* For fabrics, or emulators, that take longer: as the standard counts, 4.096 us * 2^n. */
+static uint8_t ack_timeout(void)
+{
+	const char *text = getenv(ACK_VARIABLE);
+	char *end;
+	long value;
+
+	if (!text || !text[0])
+		return ACK_TIMEOUT;
+	value = strtol(text, &end, 10);
+	if (*end || value < ACK_LEAST || value > ACK_MOST) {
+		qmc_warn_limited("verbs", ACK_VARIABLE "=%s is not %d to %d: using %d", text,
+				 ACK_LEAST, ACK_MOST, ACK_TIMEOUT);
+		return ACK_TIMEOUT;
+	}
+	return (uint8_t)value;
+}
+
 static int ready_to_send(struct qmt_qp *qp, const struct qmt_qp_address *peer)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS,
-		.timeout = ACK_TIMEOUT,
+		.timeout = ack_timeout(),
 		.retry_cnt = RETRIES,
 		.rnr_retry = RNR_RETRIES,
 		.sq_psn = qp->self.psn,
