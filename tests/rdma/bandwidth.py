@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases: `qmla bench rdma` beside ib_read_bw at the same message size, in the same minute."""
 import json
-import time
 
-from parts import Failed, Node, expect
+from parts import Failed, Node, expect, until
 
 BLOCKS = "512"
+PORT = ":18515"
 FIGURES = "/run/qmla/bandwidth.jsonl"
 
 
@@ -16,7 +16,7 @@ def ib_read_bw(lab, size, count, *flags):
     server = owner.popen("ib_read_bw", "-d", owner.device, *common, stdout=lab.log,
                          stderr=lab.log)
     try:
-        time.sleep(1.5)  # it listens
+        until(20, "ib_read_bw listens", lambda: PORT in owner.run("ss", "-ltn").stdout)
         done = reader.run("ib_read_bw", "-d", reader.device, *common, owner.address, timeout=60)
     finally:
         server.kill()

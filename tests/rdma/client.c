@@ -8,7 +8,7 @@
  *   clear                 removes all of them from the nodes
  *   chain NUMBER          goes over to another chain of keys, with other bytes
  *
- * Arguments: NODES TRANSPORT [layers [timeout ms [lease ms]]]
+ * Arguments: NODES TRANSPORT [layers [timeout ms [lease ms [identity, a number]]]]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,7 +154,8 @@ static qmla_status_t prepare(struct client *client, int argc, char **argv)
 	qmla_client_config_t config = {.struct_size = sizeof(config)};
 	qmla_status_t status;
 
-	memset(client->identity.bytes, 0x17, sizeof(client->identity.bytes));
+	memset(client->identity.bytes, (int)argument(argc, argv, 6, 0x17),
+	       sizeof(client->identity.bytes));
 	client->layout = (qmla_layout_t){QMLA_FORMAT_C4R4, argument(argc, argv, 3, 8), 512, 64};
 	client->timeout_ms = argument(argc, argv, 4, 5000);
 	status = qmk_layout_init(QMK_FORMAT_C4R4, client->layout.layers, 512, 64, &client->bytes);
@@ -189,7 +190,8 @@ int main(int argc, char **argv)
 	qmla_status_t status;
 
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s NODES TRANSPORT [layers [timeout ms [lease ms]]]\n",
+		fprintf(stderr,
+			"usage: %s NODES TRANSPORT [layers [timeout ms [lease ms [identity]]]]\n",
 			argv[0]);
 		return 2;
 	}

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases: what a cache over RDMA must survive. Node on the second host, client on the first."""
 import os
-import signal
-import subprocess
 import time
 
-from parts import Client, Failed, Node, expect, processor_seconds, until
+from parts import Client, Node, expect, processor_seconds, until
 
 BLOCKS = 16
 
@@ -160,6 +158,48 @@ def client_stopped_while_writing(lab):
     expect(reached["corrupt"] == 0, f"the late writer wrote into others' slots: {reached}")
 
 
+def reader_left_behind(lab):
+    """
+    A reader stands in the middle of a fetch until its leases are over and its slots hold
+    others' blocks, of a later generation. It must not take any of them for its own.
+    """
+    node = Node(lab, lab.hosts[1], "--max-lease", "3s")
+    count = 200
+    other = Client(lab, lab.hosts[0], node, timeout_ms=20000)
+    other.publish(count)
+    late = Client(lab, lab.hosts[0], node, lease_ms=1500, timeout_ms=20000)
+    late.fetch_all(8)
+    late.say("fetch", count)
+    time.sleep(0.4)
+    late.stop()
+    time.sleep(4)  # its leases end
+    expect(other.ask("clear")["status"] == "ok", "the blocks could not be removed")
+    other.ask("chain", 1)
+    other.publish(count)
+    late.go_on()
+    answer = late.hear(90)
+    expect(answer["intact"] == answer["prefix"], f"others' bytes passed as good: {answer}")
+    expect(answer["prefix"] < count, "it was through before it was stopped: nothing was tested")
+    other.fetch_all(count)
+
+
+def pool_changes_owner(lab):
+    """
+    The only pool goes to another identity while a client of the first is connected: its
+    rkey is stale. It reads nothing more, and the new owner's blocks are whole.
+    """
+    node = Node(lab, lab.hosts[1], "--identity-idle", "1s", "--max-lease", "2s")
+    first = Client(lab, lab.hosts[0], node, lease_ms=1000)
+    first.publish(BLOCKS)
+    first.fetch_all(BLOCKS)
+    time.sleep(4)
+    second = Client(lab, lab.hosts[0], node, identity=0x18)
+    until(30, "the second identity has the pool",
+          lambda: second.ask("publish", 0, BLOCKS)["status"] == "ok")
+    expect(first.fetch(BLOCKS)["prefix"] == 0, "the first identity still reads")
+    second.fetch_all(BLOCKS)
+
+
 def idle_costs_nothing(lab):
     """Connected and idle, neither side uses the processor."""
     node, client = pair(lab)
@@ -213,4 +253,5 @@ def locked_memory_limit(lab):
 
 CASES = [round_trip, automatic_choice, link_down_and_up, server_link_down, gid_change, peer_killed,
          peer_restarted, peer_stopped, clients_come_and_go, client_stopped_while_writing,
-         idle_costs_nothing, no_library, no_such_device, locked_memory_limit]
+         reader_left_behind, pool_changes_owner, idle_costs_nothing, no_library, no_such_device,
+         locked_memory_limit]

@@ -107,13 +107,13 @@ class Client(Owned):
     """tests/rdma/client on a host."""
 
     def __init__(self, lab, host, node, transport="verbs", layers=8, timeout_ms=4000, lease_ms=0,
-                 environment=None, prefix=()):
+                 identity=0x17, environment=None, prefix=()):
         self.timeout = timeout_ms / 1000
         self.lines = queue.Queue()
         super().__init__(lab, host.popen(
             *prefix, lab.client, node.address, transport, str(layers), str(timeout_ms),
-            str(lease_ms), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=lab.log,
-            text=True, bufsize=1, env=dict(host.environment(), **(environment or {}))))
+            str(lease_ms), str(identity), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=lab.log, text=True, bufsize=1, env=dict(host.environment(), **(environment or {}))))
         threading.Thread(target=self.listen, daemon=True).start()
 
     def listen(self):
