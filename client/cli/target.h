@@ -83,7 +83,7 @@ struct qmw_target {
 		 QMC_OPTION_STRING,                                                                \
 		 &(t).log_level,                                                                   \
 		 "LEVEL",                                                                          \
-		 "error, warn, info, debug or trace; default warn",                               \
+		 "error, warn, info, debug or trace; default warn",                                \
 		 0,                                                                                \
 		 0,                                                                                \
 		 false},                                                                           \

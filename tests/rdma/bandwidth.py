@@ -30,40 +30,55 @@ def ib_read_bw(lab, size, count, *flags):
 
 
 def limit(lab, size, count):
-    """The best that ib_read_bw does, by its own defaults and with fewer reads posted."""
-    return max(ib_read_bw(lab, size, count), ib_read_bw(lab, size, count, "-t", "16"))
+    """ib_read_bw by its own defaults; again when a run was too disturbed to give a figure."""
+    for _ in range(4):
+        rate = ib_read_bw(lab, size, count)
+        if rate > 0:
+            return rate
+    raise Failed("ib_read_bw moves nothing")
 
 
-def measure(lab, shape, pool, count, rounds):
-    node = Node(lab, lab.hosts[1], "--pool-size", pool)
-    bench = [lab.program("qmla"), "bench", "rdma", "--nodes", node.address, "--shape", shape]
-    size = int(lab.hosts[0].run(*bench, "--print-bytes").stdout.split()[1])
-    best = limit(lab, size, count)
-    done = lab.hosts[0].run(*bench, "--blocks", BLOCKS, "--rounds", str(rounds), timeout=140)
+def bench(lab, node, shape, *flags):
+    command = [lab.program("qmla"), "bench", "rdma", "--nodes", node.address, "--shape", shape]
+    done = lab.hosts[0].run(*command, *flags, timeout=140)
     lab.log.write(done.stdout + done.stderr)
     expect(done.returncode == 0, f"qmla bench ended with status {done.returncode}: {done.stderr}")
-    best = max(best, limit(lab, size, count))
-    figures = json.loads(done.stdout)
+    return done.stdout
+
+
+def one_pair(lab, node, shape, size, count):
+    """Ours between two of theirs, whose mean it is held against."""
+    before = limit(lab, size, count)
+    figures = json.loads(bench(lab, node, shape, "--blocks", BLOCKS, "--rounds", "1"))
+    theirs = (before + limit(lab, size, count)) / 2
     expect(figures["transport"] == "verbs", f"measured was {figures['transport']}")
-    rate = figures["transfer_gbytes_per_s"] * 1000
-    figures.update(ib_read_bw_mbytes_per_s=round(best, 1), ratio=round(rate / best, 3),
-                   blocks_ms_at_ib_read_bw=round(int(BLOCKS) * size / best / 1000, 1))
+    figures.update(ib_read_bw_mbytes_per_s=round(theirs, 1),
+                   ratio=round(figures["transfer_gbytes_per_s"] * 1000 / theirs, 3),
+                   blocks_ms_at_ib_read_bw=round(int(BLOCKS) * size / theirs / 1000, 1))
     with open(FIGURES, "a", encoding="utf-8") as file:
         file.write(json.dumps(figures) + "\n")
     print("# " + json.dumps(figures), flush=True)
-    return figures
+    return figures["ratio"]
+
+
+def holds(lab, shape, required, share_mib, count, pairs):
+    """The median ratio of @pairs pairs; an emulator on a shared machine is not a quiet place."""
+    node = Node(lab, lab.hosts[1], "--pool-size", f"{share_mib * pairs}MiB",
+                "--max-identities", str(pairs))
+    size = int(bench(lab, node, shape, "--print-bytes").split()[1])
+    ratios = sorted(one_pair(lab, node, shape, size, count) for _ in range(pairs))
+    middle = ratios[len(ratios) // 2]
+    expect(middle >= required, f"{middle} of ib_read_bw, not {required}; all pairs: {ratios}")
 
 
 def bandwidth_block(lab):
     """512 blocks of 1.2 MB: at least 90 % of ib_read_bw."""
-    figures = measure(lab, "block", "640MiB", 40, 1)
-    expect(figures["ratio"] >= 0.90, f"only {figures['ratio']} of ib_read_bw: {figures}")
+    holds(lab, "block", 0.90, 640, 40, 1)
 
 
 def bandwidth_page(lab):
-    """Pages of 25 KB: at least 80 % of ib_read_bw."""
-    figures = measure(lab, "page", "16MiB", 1000, 5)
-    expect(figures["ratio"] >= 0.80, f"only {figures['ratio']} of ib_read_bw: {figures}")
+    """512 pages of 25 KB: at least 80 % of ib_read_bw."""
+    holds(lab, "page", 0.80, 16, 600, 5)
 
 
 CASES = [bandwidth_block, bandwidth_page]
