@@ -61,7 +61,8 @@ def demo_over_verbs(lab):
             return host.prefix(), host.address, flags
 
         def environment(self, name):
-            return self.host(name).environment()
+            # Four processes on two emulated processors: an acknowledgement may take a second.
+            return dict(self.host(name).environment(), QMLA_RDMA_ACK_TIMEOUT="18")
 
         def start_all(self):
             """Connected before it counts: the workers give a handshake 1 s, the emulator more."""
