@@ -11,11 +11,13 @@
 #include "transport/verbs/endpoint_internal.h"
 #include "transport/wire.h"
 
-#define SPIN_NS    (20 * QMC_NS_PER_US) /* less than going to sleep and waking costs */
-#define GOODBYE_NS (100 * QMC_NS_PER_MS)
-#define REPORT_NS  (50 * QMC_NS_PER_MS)
-#define PROBE_NS   (200 * QMC_NS_PER_MS)
-#define EVENTS_MAX 64
+#define SPIN_NS     (20 * QMC_NS_PER_US) /* less than going to sleep and waking costs */
+#define GOODBYE_NS  (100 * QMC_NS_PER_MS)
+#define REPORT_NS   (50 * QMC_NS_PER_MS)
+#define PROBE_NS    (200 * QMC_NS_PER_MS)
+#define SPINS_IDLE  4  /* in vain, then it is left */
+#define SPINS_RETRY 64 /* for that many sleeps */
+#define EVENTS_MAX  64
 
 /* ---- the end ---- */
 
@@ -252,7 +254,8 @@ static void take_events(struct qmt_verbs_endpoint *endpoint, struct qmt_verbs_ra
 	struct ibv_cq *cq;
 	void *user;
 
-	while (api->get_cq_event(rail->qp.channel, &cq, &user) == 0)
+	/* It rings once for each time that it was armed. */
+	if (api->get_cq_event(rail->qp.channel, &cq, &user) == 0)
 		rail->qp.events++;
 	if (rail->qp.events >= EVENTS_MAX) {
 		api->ack_cq_events(rail->qp.cq, rail->qp.events);
@@ -287,16 +290,32 @@ static void sleep_until_event(struct qmt_verbs_endpoint *endpoint, qmc_time_t de
 	}
 }
 
+/* Worth it where completions are that near; elsewhere it is only tried now and then. */
+static bool worth_spinning(const struct qmt_verbs_endpoint *endpoint)
+{
+	return endpoint->idle_spins < SPINS_IDLE || endpoint->idle_spins % SPINS_RETRY == 0;
+}
+
+static bool spin(struct qmt_verbs_endpoint *endpoint, qmc_time_t until)
+{
+	do {
+		if (qmt_verbs_poll(endpoint)) {
+			endpoint->idle_spins = 0;
+			return true;
+		}
+	} while (qmc_clock_now() < until);
+	return false;
+}
+
 /* Polls for a moment, then has the device ring, polls once more, then sleeps. */
 static void linger(struct qmt_verbs_endpoint *endpoint, qmc_time_t now, qmc_time_t deadline)
 {
 	qmc_time_t until = now + SPIN_NS;
 	qmc_time_t again = probe(endpoint, now);
 
-	while (qmc_clock_now() < until) {
-		if (qmt_verbs_poll(endpoint))
-			return;
-	}
+	if (worth_spinning(endpoint) && spin(endpoint, until))
+		return;
+	endpoint->idle_spins++;
 	arm(endpoint);
 	if (endpoint->alive && !qmt_verbs_poll(endpoint))
 		sleep_until_event(endpoint, again < deadline ? again : deadline);

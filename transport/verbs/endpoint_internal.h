@@ -99,8 +99,9 @@ struct qmt_verbs_endpoint {
 	uint64_t reads_done, bytes_done; /**< not reported yet */
 	qmc_time_t reported;
 	bool reporting;
-	qmc_time_t heard; /**< when something last completed or a probe was sent */
-	size_t writing;   /**< writes on the wire */
+	unsigned idle_spins; /**< since the last that found something */
+	qmc_time_t heard;    /**< when something last completed or a probe was sent */
+	size_t writing;      /**< writes on the wire */
 };
 
 static inline struct qmt_verbs_endpoint *qmt_verbs_of(struct qmt_endpoint *endpoint)

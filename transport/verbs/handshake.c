@@ -149,7 +149,9 @@ static void connect_rail(struct qmt_verbs_endpoint *endpoint, const struct qmt_a
 		return;
 	}
 	/* So many run, as many are ready to follow: the device never waits for this side. */
-	rail->read_limit = 2 * qmt_qp_read_depth(&rail->qp, &answer->address);
+	rail->read_limit = qmt_qp_read_depth(&rail->qp, &answer->address);
+	if (!rail->qp.port->local_alone) /* Soft-RoCE comes to a stop over what has to wait */
+		rail->read_limit *= 2;
 	memcpy(rail->rkeys, answer->rkeys, sizeof(rail->rkeys));
 	(void)qmt_verbs_tell(endpoint, rail, &hello);
 }
@@ -200,9 +202,9 @@ static void announce(const struct qmt_verbs_endpoint *endpoint)
 		if (!rail->up)
 			continue;
 		qmt_port_text(&rail->qp.state, text);
-		qmc_debug("verbs", "connected through %s port %u, gid %u (%s), %u reads at a time",
+		qmc_debug("verbs", "connected through %s port %u, gid %u (%s), %u reads posted",
 			  rail->qp.port->name, rail->qp.port->number, rail->qp.state.gid_index,
-			  text, rail->read_limit / 2);
+			  text, rail->read_limit);
 	}
 }
 

@@ -19,7 +19,7 @@
 #define RNR_RETRIES  6  /* 7 would be for ever */
 #define RNR_TIMER    12 /* 0.64 ms */
 #define HOPS         255
-#define READS_MAX    16 /* more gain nothing and cost the device memory */
+#define READS_MAX    64 /* more gain nothing and cost the device memory */
 
 static uint8_t clamp_reads(int value)
 {
