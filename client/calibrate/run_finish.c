@@ -69,6 +69,7 @@ static qmla_status_t verify(struct qmw_run *run, const char *fused,
 				     .count = run->layers,
 				     .length = run->corpus.length,
 				     .threads = run->job->threads,
+				     .loss_bound = run->job->loss_bound,
 				     .progress = tell_verify,
 				     .user = run};
 	size_t length = run->corpus.length;

@@ -284,7 +284,7 @@ static qmla_status_t run_directory(struct verification *v, const char *directory
 }
 
 /* The verdict; written so that a NaN fails. */
-static qmla_status_t judge(const struct qmw_verify_report *r)
+static qmla_status_t judge(const struct qmw_verify_report *r, double loss_bound)
 {
 	qmla_status_t status = QMLA_OK;
 
@@ -295,11 +295,12 @@ static qmla_status_t judge(const struct qmw_verify_report *r)
 			  r->worst_layer, r->layer_error, QMW_VERIFY_LAYER_BOUND);
 		status = QMLA_ERR_INTERNAL;
 	}
-	if (!(r->drift <= QMW_VERIFY_LOSS_BOUND)) {
+	if (!(r->drift <= loss_bound)) {
 		qmc_error(COMPONENT,
 			  "the fused checkpoint's loss is %.5f nats a token, its source's %.5f: "
-			  "the difference may be %.0e; do not use this checkpoint",
-			  r->fused_nats, r->source_nats, QMW_VERIFY_LOSS_BOUND);
+			  "the difference may be %g (rounding the changed weights to their dtype "
+			  "again: FP8 needs a wider --loss-bound); do not use this checkpoint",
+			  r->fused_nats, r->source_nats, loss_bound);
 		status = QMLA_ERR_INTERNAL;
 	}
 	return status;
@@ -322,5 +323,5 @@ qmla_status_t qmw_verify(const struct qmw_verify_job *job, struct qmw_verify_rep
 		return status;
 	measured.drift = fabs(measured.fused_nats - measured.source_nats);
 	*report = measured;
-	return judge(&measured);
+	return judge(&measured, job->loss_bound > 0 ? job->loss_bound : QMW_VERIFY_LOSS_BOUND);
 }

@@ -24,7 +24,8 @@ struct qmw_verify_job {
 	uint32_t count;
 	const uint32_t *tokens; /**< [sequences][length] */
 	uint32_t sequences, length;
-	uint32_t threads; /**< 0: all processors */
+	uint32_t threads;  /**< 0: all processors */
+	double loss_bound; /**< nats a token; 0: QMW_VERIFY_LOSS_BOUND */
 	/** After each decoder layer of either model, may be NULL; false ends the run. */
 	bool (*progress)(void *user, uint32_t done, uint32_t of);
 	void *user;

@@ -26,6 +26,7 @@
 struct flags {
 	char *model, *text, *tokens, *out, *cache, *method;
 	uint64_t sequences, length, held_out, seed, threads, steps, probes;
+	double loss_bound;
 	bool json, force, quiet;
 };
 
@@ -163,6 +164,7 @@ static int fill_job(const struct flags *f, struct qmw_calibrate_job *job)
 	job->seed = f->seed;
 	job->threads = (uint32_t)f->threads;
 	job->force = f->force;
+	job->loss_bound = f->loss_bound;
 	return QMW_EXIT_OK;
 }
 
@@ -250,6 +252,9 @@ int qmw_cmd_calibrate(int argc, char **argv)
 		 0, INT64_MAX, false},
 		{"threads", 0, QMC_OPTION_UNSIGNED, &f.threads, "N",
 		 "threads that compute, default: one a processor", 0, 64, false},
+		{"loss-bound", 0, QMC_OPTION_REAL, &f.loss_bound, "NATS",
+		 "what the fused weights may cost a token before the run fails, default 0.002", 0,
+		 100, false},
 		{"force", 0, QMC_OPTION_BOOL, &f.force, NULL,
 		 "replace a calibrated checkpoint at --out, drop another run's work", 0, 0, false},
 		{"quiet", 'q', QMC_OPTION_BOOL, &f.quiet, NULL, "no line for each layer", 0, 0,
