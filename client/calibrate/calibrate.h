@@ -46,7 +46,7 @@ struct qmw_calibrate_job {
 	uint64_t seed;
 	uint32_t threads; /**< 0: one a processor */
 	bool force;
-	double loss_bound; /**< nats a token that the fused weights may cost; 0: 0.002 */
+	double loss_bound;      /**< nats a token that the fused weights may cost; 0: 0.002 */
 	const char *created_by; /**< for quantmla.json, may be NULL */
 	/** False ends the run with QMLA_ERR_CANCELLED; it can be continued. May be NULL. */
 	bool (*progress)(void *user, const struct qmw_calibrate_progress *progress);
