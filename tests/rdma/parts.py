@@ -76,7 +76,7 @@ class Owned:
 class Node(Owned):
     """qmla-node on a host."""
 
-    def __init__(self, lab, host, *flags, port=7600, devices=None, prefix=()):
+    def __init__(self, lab, host, *flags, port=7600, devices=None, prefix=(), environment=None):
         self.host = host
         self.address = f"{host.address}:{port}"
         self.http = f"{host.address}:{port + 2}"
@@ -85,7 +85,8 @@ class Node(Owned):
                    self.http, "--shm-dir", "none", "--pool-size", "32MiB", "--max-identities", "1",
                    "--rdma-devices", devices, *flags]
         super().__init__(lab, host.popen(*command, stdin=subprocess.DEVNULL, stdout=lab.log,
-                                         stderr=lab.log))
+                                         stderr=lab.log,
+                                         env=dict(host.environment(), **(environment or {}))))
         until(30, f"node {self.address} serves", self.serves)
 
     def serves(self):
