@@ -68,28 +68,54 @@ void qml_work_commit(struct qml_work *work, size_t end)
 	qml_calls_release(work->calls, count);
 }
 
-/* Gives back the tickets that led to nothing. */
+/* Its tickets that led to nothing go to @tickets; false without any. */
+static bool fill_abort(struct qml_batch *batch, uint64_t *tickets)
+{
+	size_t count = 0;
+
+	qmla__v1__abort_request__init(&batch->request.abort);
+	for (size_t i = 0; i < batch->count; i++) {
+		if (!batch->copies[i]->reserved)
+			continue;
+		batch->request.abort.incarnation = batch->copies[i]->incarnation;
+		tickets[count++] = batch->copies[i]->ticket;
+	}
+	batch->request.abort.tickets = tickets;
+	batch->request.abort.n_tickets = count;
+	return count > 0;
+}
+
+/*
+ * Gives back the tickets that led to nothing. Waits for the answers: the next window may
+ * reserve the same keys, and one that overtakes its abort would take itself for another
+ * writer. Past the deadline nobody reserves any more.
+ */
 void qml_work_abort(struct qml_work *work)
 {
+	bool in_time = qmc_clock_left(work->window->deadline) > 0;
 	uint64_t *tickets = work->scratch;
+	size_t count = 0;
 
 	for (size_t b = 0; b < work->batch_count; b++) {
 		struct qml_batch *batch = &work->batches[b];
-		size_t count = 0;
 
-		qmla__v1__abort_request__init(&batch->request.abort);
-		for (size_t i = 0; i < batch->count; i++) {
-			if (!batch->copies[i]->reserved)
-				continue;
-			batch->request.abort.incarnation = batch->copies[i]->incarnation;
-			tickets[count++] = batch->copies[i]->ticket;
-		}
-		batch->request.abort.tickets = tickets;
-		batch->request.abort.n_tickets = count;
-		if (count)
+		if (!fill_abort(batch, tickets))
+			continue;
+		tickets += batch->request.abort.n_tickets;
+		if (!in_time) {
 			qml_background_send(work->window->client->background,
 					    batch->copies[0]->node, "/qmla.v1.Cache/Abort",
 					    &batch->request.abort.base,
 					    &qmla__v1__abort_response__descriptor);
+			continue;
+		}
+		work->calls[count++] = (struct qml_call){
+			.node = batch->copies[0]->node,
+			.path = "/qmla.v1.Cache/Abort",
+			.request = &batch->request.abort.base,
+			.response_type = &qmla__v1__abort_response__descriptor,
+		};
 	}
+	qml_calls_run(work->calls, count, work->window->deadline);
+	qml_calls_release(work->calls, count);
 }
