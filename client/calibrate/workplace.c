@@ -296,6 +296,9 @@ static qmla_status_t exchange(const struct qmw_workplace *workplace, const char 
 {
 	bool old = look_at(workplace->output) == 1;
 
+	/* A run that was killed between the renames may have left one. */
+	if (old && qmw_disk_remove(aside) != QMLA_OK)
+		return QMLA_ERR_IO;
 	if (old && rename(workplace->output, aside) != 0)
 		goto err_rename;
 	if (rename(fused, workplace->output) == 0)

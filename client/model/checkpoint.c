@@ -138,6 +138,24 @@ static qmla_status_t open_file(struct qmw_checkpoint *self, uint32_t i)
 	return status;
 }
 
+/* A second tensor of a name would never be checked, and could be taken for the first. */
+static qmla_status_t check_places(const struct qmw_checkpoint *self, uint32_t i)
+{
+	for (uint32_t t = 0; self->map && t < qmw_safetensors_count(self->files[i]); t++) {
+		const char *name = qmw_safetensors_at(self->files[i], t)->name;
+		const char *place = json_string_value(json_object_get(self->map, name));
+
+		if (place && strcmp(place, self->names[i]) != 0) {
+			qmc_error(COMPONENT,
+				  "%s/%s holds tensor %s, which the index places in %s: shards "
+				  "and index are not of one checkpoint",
+				  self->directory, self->names[i], name, place);
+			return QMLA_ERR_FORMAT;
+		}
+	}
+	return QMLA_OK;
+}
+
 qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint **checkpoint)
 {
 	struct qmw_checkpoint *self = calloc(1, sizeof(*self));
@@ -152,6 +170,8 @@ qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint *
 		status = list_files(self);
 	for (uint32_t i = 0; i < self->count && !status; i++)
 		status = open_file(self, i);
+	for (uint32_t i = 0; i < self->count && !status; i++)
+		status = check_places(self, i);
 	if (status) {
 		qmw_checkpoint_close(self);
 		return status;

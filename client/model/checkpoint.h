@@ -18,8 +18,11 @@ struct qmw_checkpoint;
 struct qmw_safetensors;
 struct qmw_tensor;
 
-/** Logs the file at fault. QMLA_ERR_NOT_FOUND (no weights, a shard or a tensor missing), and what
- * safetensors.h gives. */
+/**
+ * Logs the file at fault. QMLA_ERR_NOT_FOUND (no weights, a shard or a tensor missing),
+ * QMLA_ERR_FORMAT (a tensor also in another shard than the index says), and what safetensors.h
+ * gives.
+ */
 qmla_status_t qmw_checkpoint_open(const char *directory, struct qmw_checkpoint **checkpoint);
 void qmw_checkpoint_close(struct qmw_checkpoint *checkpoint); /**< accepts NULL */
 

@@ -302,6 +302,11 @@ static void test_workplace_delivers(void **state)
 	assert_int_equal(mkdir(fused, 0777), 0);
 	path_of(inside, fused, "quantmla.json");
 	put(inside, "new");
+	/* What a run leaves that was killed while it put its own in place. */
+	path_of(inside, p.folder, "replaced");
+	assert_int_equal(mkdir(inside, 0777), 0);
+	path_of(inside, p.folder, "replaced/quantmla.json");
+	put(inside, "older");
 	assert_int_equal(qmw_workplace_deliver(workplace, "fused"), QMLA_OK);
 	qmw_workplace_close(workplace);
 	free(fused);

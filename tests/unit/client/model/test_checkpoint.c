@@ -85,7 +85,7 @@ static void test_index(void **state)
 		{"\"" SHARD_1 "\"", "\"config.json\"", QMLA_ERR_FORMAT},
 		/* the tensor is in the other shard, or in none */
 		{"\"lm_head.weight\": \"" SHARD_1 "\"", "\"lm_head.weight\": \"" SHARD_2 "\"",
-		 QMLA_ERR_NOT_FOUND},
+		 QMLA_ERR_FORMAT},
 		{"\"model.norm.weight\"", "\"model.form.weight\"", QMLA_ERR_NOT_FOUND},
 	};
 
@@ -95,6 +95,23 @@ static void test_index(void **state)
 		fixture_replace(directory, INDEX, damages[i].from, damages[i].to);
 		expect(damages[i].status);
 	}
+}
+
+/* A shard with tensors that are indexed elsewhere: their shapes would never be checked. */
+static void test_tensor_in_two_shards(void **state)
+{
+	char *bytes;
+	size_t length;
+
+	(void)state;
+	copy(SHARDED);
+	bytes = fixture_read(directory, SHARD_1, &length);
+	fixture_write(directory, "again.safetensors", bytes, length);
+	free(bytes);
+	assert_opens(QMLA_OK); /* nobody names that file */
+	fixture_replace(directory, INDEX, "\"lm_head.weight\": \"" SHARD_1 "\"",
+			"\"lm_head.weight\": \"again.safetensors\"");
+	expect(QMLA_ERR_FORMAT);
 }
 
 static void test_header(void **state)
@@ -277,6 +294,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_missing_files),
 		cmocka_unit_test(test_index),
+		cmocka_unit_test(test_tensor_in_two_shards),
 		cmocka_unit_test(test_header),
 		cmocka_unit_test(test_truncated),
 		cmocka_unit_test(test_overlap),
