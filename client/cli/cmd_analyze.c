@@ -9,6 +9,7 @@
 
 #include "client/calibrate/analysis.h"
 #include "client/cli/analyze_table.h"
+#include "client/cli/command.h"
 #include "client/cli/failure.h"
 #include "client/cli/layer_list.h"
 #include "client/cli/progress.h"
@@ -212,6 +213,16 @@ static int check(const struct flags *f)
 	return 2;
 }
 
+static int check_and_run(void *user, int count, char **operands)
+{
+	const struct flags *f = user;
+	int code = check(f);
+
+	(void)count;
+	(void)operands;
+	return code == QMW_EXIT_OK ? run(f) : code;
+}
+
 int qmw_cmd_analyze(int argc, char **argv)
 {
 	struct flags f = {.sequences = 2, .length = 1024, .probes = 256, .nmse = .01};
@@ -252,15 +263,5 @@ int qmw_cmd_analyze(int argc, char **argv)
 		.count = sizeof(table) / sizeof(table[0]),
 		.max_operands = QMC_OPERANDS_NONE,
 	};
-	int operand, rc = 2;
-	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);
-
-	if (result == QMC_OPTIONS_EXIT_OK)
-		rc = 0;
-	if (result == QMC_OPTIONS_RUN)
-		rc = check(&f);
-	if (result == QMC_OPTIONS_RUN && rc == 0)
-		rc = run(&f);
-	qmc_options_release(&options);
-	return rc;
+	return qmw_command_run(&options, argc, argv, NULL, QMW_TARGET_NODES, check_and_run, &f);
 }

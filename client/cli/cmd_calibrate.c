@@ -9,6 +9,7 @@
 
 #include "client/calibrate/calibrate.h"
 #include "client/cli/calibrate_show.h"
+#include "client/cli/command.h"
 #include "client/cli/exit.h"
 #include "client/cli/failure.h"
 #include "client/cli/text.h"
@@ -220,6 +221,14 @@ static int check(const struct flags *f, int operands)
 	return QMW_EXIT_OK;
 }
 
+static int check_and_run(void *user, int count, char **operands)
+{
+	const struct flags *f = user;
+	int code = check(f, count);
+
+	return code == QMW_EXIT_OK ? run(f, operands, count) : code;
+}
+
 int qmw_cmd_calibrate(int argc, char **argv)
 {
 	struct flags f = {.length = 2048, .seed = 1, .steps = 300, .probes = 1};
@@ -274,15 +283,5 @@ int qmw_cmd_calibrate(int argc, char **argv)
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
 	};
-	int operand, code = QMW_EXIT_USAGE;
-	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);
-
-	if (result == QMC_OPTIONS_EXIT_OK)
-		code = QMW_EXIT_OK;
-	if (result == QMC_OPTIONS_RUN)
-		code = check(&f, argc - operand);
-	if (result == QMC_OPTIONS_RUN && code == QMW_EXIT_OK)
-		code = run(&f, argv + operand, argc - operand);
-	qmc_options_release(&options);
-	return code;
+	return qmw_command_run(&options, argc, argv, NULL, QMW_TARGET_NODES, check_and_run, &f);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/cli/cmd_eval.h"
+#include "client/cli/command.h"
 #include "client/cli/eval_cases.h"
 #include "client/cli/eval_measure.h"
 #include "client/cli/failure.h"
@@ -201,6 +202,16 @@ static int check(const struct flags *f)
 	return 0;
 }
 
+static int check_and_run(void *user, int count, char **operands)
+{
+	const struct flags *f = user;
+	int code = check(f);
+
+	(void)count;
+	(void)operands;
+	return code == QMW_EXIT_OK ? run(f) : code;
+}
+
 int qmw_cmd_eval(int argc, char **argv)
 {
 	struct flags f = {.length = 2048};
@@ -264,15 +275,5 @@ int qmw_cmd_eval(int argc, char **argv)
 		.count = sizeof(table) / sizeof(table[0]),
 		.max_operands = QMC_OPERANDS_NONE,
 	};
-	int operand, rc = 2;
-	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);
-
-	if (result == QMC_OPTIONS_EXIT_OK)
-		rc = 0;
-	if (result == QMC_OPTIONS_RUN)
-		rc = check(&f);
-	if (result == QMC_OPTIONS_RUN && rc == 0)
-		rc = run(&f);
-	qmc_options_release(&options);
-	return rc;
+	return qmw_command_run(&options, argc, argv, NULL, QMW_TARGET_NODES, check_and_run, &f);
 }

@@ -308,8 +308,11 @@ static bool check_prompt(const struct flags *flags, const char *operand)
 	return true;
 }
 
-static int check_and_run(struct flags *flags, const char *operand)
+static int check_and_run(void *user, int count, char **operands)
 {
+	const char *operand = count > 0 ? operands[0] : NULL;
+	struct flags *flags = user;
+
 	if (!flags->decode)
 		flags->decode = strdup("127.0.0.1:7200");
 	if (!flags->decode)
@@ -364,13 +367,5 @@ int qmw_cmd_generate(int argc, char **argv)
 		.count = sizeof(table) / sizeof(table[0]),
 		.max_operands = 1,
 	};
-	int operand, rc = QMW_EXIT_USAGE;
-	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);
-
-	if (result == QMC_OPTIONS_EXIT_OK)
-		rc = QMW_EXIT_OK;
-	if (result == QMC_OPTIONS_RUN)
-		rc = check_and_run(&f, operand < argc ? argv[operand] : NULL);
-	qmc_options_release(&options);
-	return rc;
+	return qmw_command_run(&options, argc, argv, NULL, QMW_TARGET_NODES, check_and_run, &f);
 }

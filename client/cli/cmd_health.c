@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "client/cli/cmd_health.h"
+#include "client/cli/command.h"
 #include "client/cli/tls.h"
 #include "common/clock.h"
 #include "common/options.h"
@@ -54,8 +55,9 @@ static qmla_status_t check_address(const char *address, struct flags *flags, qmc
 	return status;
 }
 
-static int check_all(struct flags *flags, char **addresses, int count)
+static int check_all(void *user, int count, char **addresses)
 {
+	struct flags *flags = user;
 	qmc_time_t until = qmc_clock_after(flags->wait);
 	int rc = 0;
 
@@ -92,13 +94,5 @@ int qmw_cmd_health(int argc, char **argv)
 		.table = table,
 		.count = sizeof(table) / sizeof(table[0]),
 	};
-	int operand, rc = 2;
-	enum qmc_options_result result = qmc_options_parse(&options, argc, argv, &operand);
-
-	if (result == QMC_OPTIONS_EXIT_OK)
-		rc = 0;
-	if (result == QMC_OPTIONS_RUN)
-		rc = check_all(&f, argv + operand, argc - operand);
-	qmc_options_release(&options);
-	return rc;
+	return qmw_command_run(&options, argc, argv, NULL, QMW_TARGET_NODES, check_all, &f);
 }

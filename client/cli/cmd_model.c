@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/cli/cmd_model.h"
+#include "client/cli/command.h"
 #include "client/cli/failure.h"
 #include "client/model/model.h"
 #include "common/digest.h"
@@ -208,11 +209,12 @@ static int inspect(const struct flags *f, const char *directory, enum qmk_format
 	return 0;
 }
 
-static int run(const struct flags *f, const char *directory)
+static int run(void *user, int count, char **directories)
 {
 	enum qmk_format format = QMK_FORMAT_C4R4;
+	const struct flags *f = user;
 
-	if (!directory) {
+	if (count == 0) {
 		qmw_failure_print(PROGRAM, f->json, QMLA_ERR_INVALID_ARGUMENT,
 				  "name a checkpoint's directory");
 		return 2;
@@ -222,7 +224,7 @@ static int run(const struct flags *f, const char *directory)
 				  "--format: '%s' is none of c4r4, c2r4, paper-c4r4", f->format);
 		return 2;
 	}
-	return inspect(f, directory, format);
+	return inspect(f, directories[0], format);
 }
 
 int qmw_cmd_model(int argc, char **argv)
@@ -245,8 +247,6 @@ int qmw_cmd_model(int argc, char **argv)
 		.count = sizeof(table) / sizeof(table[0]),
 		.max_operands = 1,
 	};
-	enum qmc_options_result result;
-	int operand, rc = 2;
 
 	if (argc < 2 || (strcmp(argv[1], "inspect") != 0 && argv[1][0] != '-')) {
 		fprintf(stderr, "qmla model: say 'qmla model inspect DIR'\n");
@@ -256,11 +256,5 @@ int qmw_cmd_model(int argc, char **argv)
 		argc--;
 		argv++;
 	}
-	result = qmc_options_parse(&options, argc, argv, &operand);
-	if (result == QMC_OPTIONS_EXIT_OK)
-		rc = 0;
-	if (result == QMC_OPTIONS_RUN)
-		rc = run(&f, operand < argc ? argv[operand] : NULL);
-	qmc_options_release(&options);
-	return rc;
+	return qmw_command_run(&options, argc, argv, NULL, QMW_TARGET_NODES, run, &f);
 }
