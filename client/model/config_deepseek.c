@@ -7,12 +7,6 @@
 
 #include "client/model/config_reader.h"
 
-static void read_groups(struct qmw_reader *r, struct qmw_config *c)
-{
-	c->moe.groups = qmw_reader_count(r, "n_group", 1, 1, QMW_EXPERTS_MAX);
-	c->moe.top_groups = qmw_reader_count(r, "topk_group", 1, 1, QMW_EXPERTS_MAX);
-}
-
 static void read_v2(struct qmw_reader *r, struct qmw_config *c)
 {
 	const char *method = json_string_value(qmw_reader_value(r->root, "topk_method"));
@@ -26,7 +20,7 @@ static void read_v2(struct qmw_reader *r, struct qmw_config *c)
 	c->moe.gate = QMW_GATE_SOFTMAX;
 	c->moe.group_score = QMW_GROUP_MAX;
 	if (method && strcmp(method, "group_limited_greedy") == 0)
-		read_groups(r, c);
+		qmw_reader_groups(r, c);
 	else
 		qmw_reader_only(r, "topk_method", "greedy");
 	if (qmw_reader_flag(r, "norm_topk_prob", false))
@@ -39,15 +33,8 @@ static void read_v3(struct qmw_reader *r, struct qmw_config *c)
 {
 	c->rope_interleave = qmw_reader_flag(r, "rope_interleave", true);
 	qmw_reader_experts(r, 3, c);
-	if (!c->moe.experts)
-		return;
-	qmw_reader_only(r, "scoring_func", "sigmoid");
-	qmw_reader_only(r, "topk_method", "noaux_tc");
-	c->moe.gate = QMW_GATE_SIGMOID;
-	c->moe.group_score = QMW_GROUP_TOP2;
-	c->moe.correction_name = "gate.e_score_correction_bias";
-	c->moe.normalise = qmw_reader_flag(r, "norm_topk_prob", true);
-	read_groups(r, c);
+	if (c->moe.experts)
+		qmw_reader_sigmoid_gate(r, c);
 }
 
 const struct qmw_family qmw_family_deepseek_v2 = {

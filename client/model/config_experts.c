@@ -34,6 +34,23 @@ void qmw_reader_experts(struct qmw_reader *r, uint32_t dense, struct qmw_config 
 			moe->sparse[i] = true;
 }
 
+void qmw_reader_groups(struct qmw_reader *r, struct qmw_config *c)
+{
+	c->moe.groups = qmw_reader_count(r, "n_group", 1, 1, QMW_EXPERTS_MAX);
+	c->moe.top_groups = qmw_reader_count(r, "topk_group", 1, 1, QMW_EXPERTS_MAX);
+}
+
+void qmw_reader_sigmoid_gate(struct qmw_reader *r, struct qmw_config *c)
+{
+	qmw_reader_only(r, "scoring_func", "sigmoid");
+	qmw_reader_only(r, "topk_method", "noaux_tc");
+	c->moe.gate = QMW_GATE_SIGMOID;
+	c->moe.group_score = QMW_GROUP_TOP2;
+	c->moe.correction_name = "gate.e_score_correction_bias";
+	c->moe.normalise = qmw_reader_flag(r, "norm_topk_prob", true);
+	qmw_reader_groups(r, c);
+}
+
 void qmw_reader_check_experts(struct qmw_reader *r, const struct qmw_config *c)
 {
 	const struct qmw_moe_config *moe = &c->moe;

@@ -35,14 +35,7 @@ static void read_glm(struct qmw_reader *r, struct qmw_config *c)
 		return;
 	if (types)
 		read_layer_types(r, types, c);
-	qmw_reader_only(r, "scoring_func", "sigmoid");
-	qmw_reader_only(r, "topk_method", "noaux_tc");
-	c->moe.gate = QMW_GATE_SIGMOID;
-	c->moe.group_score = QMW_GROUP_TOP2;
-	c->moe.correction_name = "gate.e_score_correction_bias";
-	c->moe.normalise = qmw_reader_flag(r, "norm_topk_prob", true);
-	c->moe.groups = qmw_reader_count(r, "n_group", 1, 1, QMW_EXPERTS_MAX);
-	c->moe.top_groups = qmw_reader_count(r, "topk_group", 1, 1, QMW_EXPERTS_MAX);
+	qmw_reader_sigmoid_gate(r, c);
 }
 
 const struct qmw_family qmw_family_glm4_moe_lite = {

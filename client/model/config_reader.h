@@ -66,6 +66,12 @@ void qmw_reader_rope(struct qmw_reader *reader, const struct qmw_family *family,
  */
 void qmw_reader_experts(struct qmw_reader *reader, uint32_t dense, struct qmw_config *config);
 
+/** n_group and topk_group. */
+void qmw_reader_groups(struct qmw_reader *reader, struct qmw_config *config);
+
+/** DeepSeek-V3's gate, groups included: sigmoid scores, a correction for the choice alone. */
+void qmw_reader_sigmoid_gate(struct qmw_reader *reader, struct qmw_config *config);
+
 /** Checks what routing takes for granted: groups divide the experts, enough are left to choose. */
 void qmw_reader_check_experts(struct qmw_reader *reader, const struct qmw_config *config);
 

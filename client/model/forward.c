@@ -82,53 +82,23 @@ static void fill_angles(struct qmw_context *context)
 	}
 }
 
-/* The rows of tile @p index. */
-static uint32_t tile_rows(const struct qmw_context *context, uint32_t index, uint32_t *first)
+/* What is done to rows [first, first + count), a tile's. */
+typedef void tile_step(struct qmw_context *context, struct qmw_lane *lane, uint32_t first,
+		       uint32_t count);
+
+struct tiles {
+	struct qmw_context *context;
+	tile_step *step;
+};
+
+static void tile_task(void *argument, uint32_t index, uint32_t thread)
 {
-	uint32_t left = context->range_rows - index * context->tile_rows;
+	const struct tiles *tiles = argument;
+	struct qmw_context *context = tiles->context;
+	uint32_t before = index * context->tile_rows, left = context->range_rows - before;
 
-	*first = context->range_first + index * context->tile_rows;
-	return left < context->tile_rows ? left : context->tile_rows;
-}
-
-static void embed_task(void *argument, uint32_t index, uint32_t thread)
-{
-	struct qmw_context *context = argument;
-	uint32_t first, count = tile_rows(context, index, &first);
-
-	embed_rows(context, &context->lanes[thread], first, count);
-}
-
-static void begin_task(void *argument, uint32_t index, uint32_t thread)
-{
-	struct qmw_context *context = argument;
-	uint32_t first, count = tile_rows(context, index, &first);
-
-	qmw_layer_begin(context, &context->lanes[thread], first, count);
-}
-
-static void finish_task(void *argument, uint32_t index, uint32_t thread)
-{
-	struct qmw_context *context = argument;
-	uint32_t first, count = tile_rows(context, index, &first);
-
-	qmw_layer_finish(context, &context->lanes[thread], first, count);
-}
-
-static void route_task(void *argument, uint32_t index, uint32_t thread)
-{
-	struct qmw_context *context = argument;
-	uint32_t first, count = tile_rows(context, index, &first);
-
-	qmw_layer_route(context, &context->lanes[thread], first, count);
-}
-
-static void mix_task(void *argument, uint32_t index, uint32_t thread)
-{
-	struct qmw_context *context = argument;
-	uint32_t first, count = tile_rows(context, index, &first);
-
-	qmw_layer_mix(context, &context->lanes[thread], first, count);
+	tiles->step(context, &context->lanes[thread], context->range_first + before,
+		    left < context->tile_rows ? left : context->tile_rows);
 }
 
 static void pack_task(void *argument, uint32_t index, uint32_t thread)
@@ -180,14 +150,15 @@ static void choose_tiles(struct qmw_context *context)
 }
 
 /* One task for each tile of rows [first, first + rows). */
-static void run_tiles(struct qmw_context *context, uint32_t first, uint32_t rows,
-		      qmw_team_function *task)
+static void run_tiles(struct qmw_context *context, uint32_t first, uint32_t rows, tile_step *step)
 {
+	struct tiles tiles = {context, step};
+
 	context->range_first = first;
 	context->range_rows = rows;
 	context->alone = rows <= context->tile_rows;
-	qmw_team_run(context->team, (rows + context->tile_rows - 1) / context->tile_rows, task,
-		     context);
+	qmw_team_run(context->team, (rows + context->tile_rows - 1) / context->tile_rows, tile_task,
+		     &tiles);
 }
 
 static void run_mixture(struct qmw_context *context)
@@ -197,9 +168,9 @@ static void run_mixture(struct qmw_context *context)
 	for (uint32_t first = 0; first < context->rows; first += band) {
 		uint32_t left = context->rows - first, rows = left < band ? left : band;
 
-		run_tiles(context, first, rows, route_task);
+		run_tiles(context, first, rows, qmw_layer_route);
 		qmw_mixture_run(context);
-		run_tiles(context, first, rows, mix_task);
+		run_tiles(context, first, rows, qmw_layer_mix);
 	}
 }
 
@@ -213,7 +184,7 @@ void qmw_forward_begin(struct qmw_context *context)
 qmla_status_t qmw_forward_layer(struct qmw_context *context, uint32_t layer)
 {
 	context->layer = layer;
-	run_tiles(context, 0, context->rows, begin_task);
+	run_tiles(context, 0, context->rows, qmw_layer_begin);
 	context->alone = context->span_count == 1;
 	if (context->model->options.cache == QMW_CACHE_PACKED)
 		qmw_team_run(context->team, context->span_count, pack_task, context);
@@ -235,7 +206,7 @@ qmla_status_t qmw_forward_layer(struct qmw_context *context, uint32_t layer)
 	if (context->model->weights.layer[layer].moe.count)
 		run_mixture(context);
 	else
-		run_tiles(context, 0, context->rows, finish_task);
+		run_tiles(context, 0, context->rows, qmw_layer_finish);
 	return qmw_context_failure(context);
 }
 
@@ -276,7 +247,7 @@ qmla_status_t qmw_model_forward(const struct qmw_model *model, struct qmw_contex
 		return status;
 	qmw_forward_begin(context);
 	collect_tokens(context, items, count);
-	run_tiles(context, 0, context->rows, embed_task);
+	run_tiles(context, 0, context->rows, embed_rows);
 	status = qmw_context_failure(context);
 	for (uint32_t i = 0; i < model->config.layers && !status; i++)
 		status = qmw_forward_layer(context, i);
