@@ -126,22 +126,6 @@ void qmw_fuse_plan_destroy(struct qmw_fuse_plan *plan)
 	free(plan);
 }
 
-/* The tensor @p name of the checkpoint and the file it is in. */
-static const struct qmw_tensor *find_tensor(const struct qmw_checkpoint *checkpoint,
-					    const char *name, const char **path)
-{
-	for (uint32_t i = 0; i < qmw_checkpoint_files(checkpoint); i++) {
-		const struct qmw_safetensors *file = qmw_checkpoint_file(checkpoint, i);
-		const struct qmw_tensor *tensor = qmw_safetensors_find(file, name);
-
-		if (tensor) {
-			*path = qmw_safetensors_path(file);
-			return tensor;
-		}
-	}
-	return NULL;
-}
-
 static void norm_name(const struct qmw_fuse_plan *plan, uint32_t layer,
 		      char name[QMW_TENSOR_NAME_BYTES])
 {
@@ -153,10 +137,9 @@ qmla_status_t qmw_fuse_plan_scale(const struct qmw_fuse_plan *plan, uint32_t lay
 	const double *exact = plan->layers[layer].content_scale;
 	char name[QMW_TENSOR_NAME_BYTES];
 	const struct qmw_tensor *tensor;
-	const char *path;
 
 	norm_name(plan, layer, name);
-	tensor = find_tensor(plan->checkpoint, name, &path);
+	tensor = qmw_checkpoint_tensor(plan->checkpoint, name);
 	if (!tensor)
 		return QMLA_ERR_NOT_FOUND;
 	for (uint32_t i = 0; i < plan->config->content_dim; i++) {
@@ -276,22 +259,23 @@ static qmla_status_t read_fp8(const struct qmw_fuse_plan *plan, const struct ent
 {
 	char name[QMW_TENSOR_NAME_BYTES + sizeof(SCALE_SUFFIX)];
 	uint32_t down = qmw_fp8_across(e->rows), across = qmw_fp8_across(e->columns);
-	const struct qmw_tensor *codes, *scales;
-	const char *path;
+	const struct qmw_tensor *codes = NULL, *scales = NULL;
+	const char *path = NULL;
 	qmla_status_t status;
 
 	*fp8 = (struct qmw_fp8){.rows = e->rows, .columns = e->columns};
 	snprintf(name, sizeof(name), "%s" SCALE_SUFFIX, e->name);
 	status = qmw_checkpoint_read(plan->checkpoint, name, down, across, &fp8->scales);
-	scales = find_tensor(plan->checkpoint, name, &path);
-	if (!status && scales && scales->dtype != QMW_DTYPE_F32) {
+	if (!status)
+		status = qmw_checkpoint_find(plan->checkpoint, name, down, across, &scales, &path);
+	if (!status && scales->dtype != QMW_DTYPE_F32) {
 		qmc_error(COMPONENT, "%s: tensor %s has dtype %s; scales of FP8 weights are F32",
 			  path, name, scales->dtype_name);
 		return QMLA_ERR_UNSUPPORTED;
 	}
-	codes = find_tensor(plan->checkpoint, e->name, &path);
-	if (!status && !codes)
-		status = QMLA_ERR_NOT_FOUND;
+	if (!status)
+		status = qmw_checkpoint_find(plan->checkpoint, e->name, e->rows, e->columns, &codes,
+					     &path);
 	if (status)
 		return status;
 	fp8->codes = malloc((size_t)codes->elements + 1);
