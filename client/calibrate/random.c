@@ -1,26 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/calibrate/random.h"
 
-/* Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014. */
-static uint64_t mix(uint64_t z)
-{
-	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return z ^ (z >> 31);
-}
-
-#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+#include "common/splitmix.h"
 
 void qmw_random_init(struct qmw_random *random, uint64_t seed, enum qmw_purpose purpose,
 		     uint64_t index)
 {
-	random->state = mix(mix(mix(seed + GOLDEN) + (uint64_t)purpose) + index * GOLDEN);
+	random->state = qmc_splitmix_mix(
+		qmc_splitmix_mix(qmc_splitmix_mix(seed + QMC_SPLITMIX_GAMMA) + (uint64_t)purpose) +
+		index * QMC_SPLITMIX_GAMMA);
 }
 
 uint64_t qmw_random_next(struct qmw_random *random)
 {
-	random->state += GOLDEN;
-	return mix(random->state);
+	return qmc_splitmix_next(&random->state);
 }
 
 uint32_t qmw_random_below(struct qmw_random *random, uint32_t n)

@@ -4,18 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/splitmix.h"
+
 #define RESAMPLES 2000u
 #define TAIL      (RESAMPLES / 40) /* 2.5 % */
-
-/* splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t next_random(uint64_t *state)
-{
-	uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return z ^ z >> 31;
-}
 
 static int compare(const void *a, const void *b)
 {
@@ -31,7 +23,7 @@ static double resample(const double *numerator, const double *denominator, uint3
 
 	for (uint32_t i = 0; i < n; i++) {
 		/* The bias of the multiplication is below n / 2^32. */
-		uint32_t k = (uint32_t)((next_random(state) >> 32) * n >> 32);
+		uint32_t k = (uint32_t)((qmc_splitmix_next(state) >> 32) * n >> 32);
 
 		sum += numerator[k];
 		weight += denominator ? denominator[k] : 1;

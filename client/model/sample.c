@@ -5,16 +5,12 @@
 #include <stdbool.h>
 
 #include "client/model/numeric.h"
+#include "common/splitmix.h"
 
-/* splitmix64 (Steele, Lea and Flood, 2014), to a double in [0, 1). */
+/* A double in [0, 1). */
 static double draw(struct qmw_sampler *sampler)
 {
-	uint64_t z = sampler->state += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	z ^= z >> 31;
-	return (double)(z >> 11) * 0x1p-53;
+	return (double)(qmc_splitmix_next(&sampler->state) >> 11) * 0x1p-53;
 }
 
 /* Logits to unnormalised probabilities; returns their sum. NaN counts as impossible. */
