@@ -122,7 +122,7 @@ static qmla_status_t bind_listener(const char *listen, int *fd, uint16_t *port)
 	return status;
 }
 
-/* False when nothing can be accepted now and trying again at once would be the same. */
+/* False when it ended with an error that trying again at once would meet again. */
 static bool accept_all(struct qmc_http_endpoint *endpoint)
 {
 	for (;;) {
@@ -134,10 +134,8 @@ static bool accept_all(struct qmc_http_endpoint *endpoint)
 		if (fd >= 0) /* over the limit of connections the library closes it */
 			(void)MHD_add_connection(endpoint->daemon, fd, (struct sockaddr *)&peer,
 						 length);
-		else if (errno == EAGAIN)
-			return true;
-		else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-			return false;
+		else if (errno != EINTR && errno != ECONNABORTED)
+			return errno == EAGAIN;
 	}
 }
 
