@@ -97,15 +97,8 @@ qmla_status_t qmk_cuda_append(const struct qmk_append_args *args)
 	size_t bytes;
 	qmla_status_t status;
 
-	if (!args->layout || !args->tails || !args->content || !args->rope || !args->pool.base ||
-	    args->layer >= args->layout->layers ||
-	    args->content_stride < args->layout->content_dim ||
-	    args->rope_stride < args->layout->rope_dim)
+	if (!args->tails)
 		return QMLA_ERR_INVALID_ARGUMENT;
-	if (!pack_supported(args->layout, args->constants))
-		return QMLA_ERR_UNSUPPORTED;
-	if (args->requests == 0)
-		return QMLA_OK;
 	pack.layout = args->layout;
 	pack.constants = args->constants;
 	pack.pool = args->pool;
@@ -115,6 +108,11 @@ qmla_status_t qmk_cuda_append(const struct qmk_append_args *args)
 	pack.content_stride = args->content_stride;
 	pack.rope_stride = args->rope_stride;
 	pack.dtype = args->dtype;
+	status = pack_check(&pack);
+	if (status != QMLA_OK)
+		return status;
+	if (args->requests == 0)
+		return QMLA_OK;
 	params.pack = pack_params_of(&pack);
 	params.tails = args->tails;
 	bytes = pack_shared_bytes(args->layout);

@@ -42,13 +42,11 @@ qmla_status_t qmk_cuda_pack(const struct qmk_pack_args *args)
 	size_t bytes;
 	qmla_status_t status;
 
-	if (!args->layout || !args->slots || !args->content || !args->rope || !args->pool.base ||
-	    args->layer >= args->layout->layers ||
-	    args->content_stride < args->layout->content_dim ||
-	    args->rope_stride < args->layout->rope_dim)
+	if (!args->slots)
 		return QMLA_ERR_INVALID_ARGUMENT;
-	if (!pack_supported(args->layout, args->constants))
-		return QMLA_ERR_UNSUPPORTED;
+	status = pack_check(args);
+	if (status != QMLA_OK)
+		return status;
 	if (args->pages == 0)
 		return QMLA_OK;
 	params = pack_params_of(args);

@@ -379,6 +379,17 @@ static inline bool pack_supported(const qmk_layout *layout, const qmk_constants 
 	return layout->format == QMK_FORMAT_PAPER_C4R4 || !constants || !constants->cross_feedback;
 }
 
+/* What every writer of pages checks; its own work list is its own matter. */
+static inline qmla_status_t pack_check(const struct qmk_pack_args *args)
+{
+	if (!args->layout || !args->content || !args->rope || !args->pool.base ||
+	    args->layer >= args->layout->layers ||
+	    args->content_stride < args->layout->content_dim ||
+	    args->rope_stride < args->layout->rope_dim)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	return pack_supported(args->layout, args->constants) ? QMLA_OK : QMLA_ERR_UNSUPPORTED;
+}
+
 /* Dynamic shared memory of a kernel that packs planes. */
 static inline size_t pack_shared_bytes(const qmk_layout *layout)
 {
