@@ -11,6 +11,7 @@
 #include "client/calibrate/fuse_check.h"
 #include "client/model/attention_weights.h"
 #include "client/model/fuse.h"
+#include "client/model/numeric.h"
 #include "common/log.h"
 
 #define COMPONENT    "fuse"
@@ -155,15 +156,6 @@ qmla_status_t qmw_fuse_plan_scale(const struct qmw_fuse_plan *plan, uint32_t lay
 	return QMLA_OK;
 }
 
-static double *widen(const float *values, size_t count)
-{
-	double *wide = malloc((count + 1) * sizeof(*wide));
-
-	for (size_t i = 0; wide && i < count; i++)
-		wide[i] = values[i];
-	return wide;
-}
-
 static qmla_status_t fuse_kv_b(const struct qmw_fuse_plan *plan, const struct entry *e,
 			       struct qmw_fuse *fuse, double *values)
 {
@@ -178,7 +170,7 @@ static qmla_status_t fuse_kv_b(const struct qmw_fuse_plan *plan, const struct en
 	if (!status)
 		status = qmw_checkpoint_read(plan->checkpoint, name, n, 0, &norm);
 	if (!status) {
-		gamma = widen(norm, n);
+		gamma = qmw_widen(norm, n);
 		fuse->content_scale = scale; /* what the norm will really multiply by */
 		status = gamma ? qmw_fuse_kv_b(fuse, gamma, e->rows, values) : QMLA_ERR_NO_MEMORY;
 		fuse->content_scale = NULL;
@@ -320,7 +312,7 @@ static qmla_status_t store_fp8(const struct qmw_fuse_plan *plan, const struct en
 		*bytes = fp8.codes;
 		fp8.codes = NULL;
 	} else if (!status) {
-		wide = widen(fp8.scales, squares);
+		wide = qmw_widen(fp8.scales, squares);
 		status = wide ? store_plain(tensor, path, wide, bytes, &(double){0})
 			      : QMLA_ERR_NO_MEMORY;
 	}
@@ -361,7 +353,7 @@ qmla_status_t qmw_fuse_plan_replace(const struct qmw_fuse_plan *plan, const char
 		return QMLA_OK;
 	status = qmw_checkpoint_read(plan->checkpoint, e->name, e->rows, e->columns, &before);
 	if (!status) {
-		values = widen(before, (size_t)e->rows * (e->columns ? e->columns : 1));
+		values = qmw_widen(before, (size_t)e->rows * (e->columns ? e->columns : 1));
 		status = values ? fuse_values(plan, e, values) : QMLA_ERR_NO_MEMORY;
 	}
 	if (!status && (scales || tensor->dtype == QMW_DTYPE_F8_E4M3))

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/calibrate/verify_attention.h"
+#include "client/calibrate/attention64.h"
 #include "client/model/fuse.h"
 #include "client/model/numeric.h"
 #include "client/model/stream.h"
@@ -15,6 +15,15 @@
 #define COMPONENT  "verify"
 #define LAYER_ROWS 64u  /* tokens that a sub-layer is compared on */
 #define LOGIT_ROWS 128u /* logits in memory at a time */
+
+/* A sub-layer's weights, to be fused in place. A NULL query_a: none. */
+struct weights {
+	double *query_a, *query_a_bias, *query_norm;
+	double *query, *query_bias; /* q_proj, or q_b_proj with query_a */
+	double *kv_a, *kv_a_bias, *kv_norm, *kv_b;
+	double *output, *output_bias;
+	double kv_norm_eps, query_norm_eps;
+};
 
 struct verification {
 	const struct qmw_verify_job *job;
@@ -25,16 +34,7 @@ struct verification {
 	struct qmw_verify_report *report;
 };
 
-static double *widen(const float *values, size_t count)
-{
-	double *wide = values ? malloc((count + 1) * sizeof(*wide)) : NULL;
-
-	for (size_t i = 0; wide && i < count; i++)
-		wide[i] = (double)values[i];
-	return wide;
-}
-
-static void free_weights(struct qmw_verify_weights *w)
+static void free_weights(struct weights *w)
 {
 	free(w->query_a);
 	free(w->query_a_bias);
@@ -50,27 +50,26 @@ static void free_weights(struct qmw_verify_weights *w)
 }
 
 static qmla_status_t widen_weights(const struct qmw_config *c,
-				   const struct qmw_attention_weights *from,
-				   struct qmw_verify_weights *w)
+				   const struct qmw_attention_weights *from, struct weights *w)
 {
 	size_t queries = (size_t)c->heads * (c->nope_dim + c->rope_dim);
 	size_t latents = c->content_dim + c->rope_dim, values = (size_t)c->heads * c->value_dim;
 	size_t inputs = c->q_rank ? c->q_rank : c->hidden;
 	bool low = c->q_rank > 0;
 
-	*w = (struct qmw_verify_weights){
-		.query_a = widen(from->query_a, (size_t)c->q_rank * c->hidden),
-		.query_a_bias = widen(from->query_a_bias, c->q_rank),
-		.query_norm = widen(from->query_norm, c->q_rank),
-		.query = widen(low ? from->query_b : from->query, queries * inputs),
-		.query_bias = widen(low ? NULL : from->query_bias, queries),
-		.kv_a = widen(from->kv_a, latents * c->hidden),
-		.kv_a_bias = widen(from->kv_a_bias, latents),
-		.kv_norm = widen(from->kv_norm, c->content_dim),
-		.kv_b = widen(from->kv_b,
-			      (size_t)c->heads * (c->nope_dim + c->value_dim) * c->content_dim),
-		.output = widen(from->output, c->hidden * values),
-		.output_bias = widen(from->output_bias, c->hidden),
+	*w = (struct weights){
+		.query_a = qmw_widen(from->query_a, (size_t)c->q_rank * c->hidden),
+		.query_a_bias = qmw_widen(from->query_a_bias, c->q_rank),
+		.query_norm = qmw_widen(from->query_norm, c->q_rank),
+		.query = qmw_widen(low ? from->query_b : from->query, queries * inputs),
+		.query_bias = qmw_widen(low ? NULL : from->query_bias, queries),
+		.kv_a = qmw_widen(from->kv_a, latents * c->hidden),
+		.kv_a_bias = qmw_widen(from->kv_a_bias, latents),
+		.kv_norm = qmw_widen(from->kv_norm, c->content_dim),
+		.kv_b = qmw_widen(from->kv_b,
+				  (size_t)c->heads * (c->nope_dim + c->value_dim) * c->content_dim),
+		.output = qmw_widen(from->output, c->hidden * values),
+		.output_bias = qmw_widen(from->output_bias, c->hidden),
 		.kv_norm_eps = (double)from->kv_norm_eps,
 		.query_norm_eps = (double)from->query_norm_eps,
 	};
@@ -82,7 +81,7 @@ static qmla_status_t widen_weights(const struct qmw_config *c,
 }
 
 static qmla_status_t fuse_weights(const struct verification *v, const struct qmw_transform *t,
-				  struct qmw_verify_weights *w)
+				  struct weights *w)
 {
 	const struct qmw_config *c = qmw_stream_config(v->stream);
 	const struct qmw_fuse fuse = {.content_dim = c->content_dim,
@@ -118,21 +117,56 @@ static double distance(const double *a, const double *b, size_t count)
 	return energy > 0 ? sqrt(error / energy) : sqrt(error);
 }
 
-/* One sub-layer before and after fusing, on the same input. */
-static qmla_status_t compare_outputs(struct verification *v, uint32_t layer,
-				     struct qmw_verify_weights *w, const double *input, uint32_t n,
-				     double *y)
+/*
+ * The sub-layer's output y [n][hidden], positions 0 … n-1: by attention64.h, which shares no
+ * code with what is judged here.
+ */
+static qmla_status_t run_attention(const struct verification *v, const struct weights *w,
+				   const double *input, uint32_t n, double *y)
 {
-	const struct qmw_config *c = qmw_stream_config(v->stream);
-	const struct qmw_rope *rope = qmw_stream_rope(v->stream);
-	size_t count = (size_t)n * c->hidden;
+	const struct qmw_attention_weights64 weights = {
+		.query = w->query_a ? NULL : w->query,
+		.query_bias = w->query_bias,
+		.query_a = w->query_a,
+		.query_a_bias = w->query_a_bias,
+		.query_norm = w->query_norm,
+		.query_b = w->query_a ? w->query : NULL,
+		.kv_a = w->kv_a,
+		.kv_a_bias = w->kv_a_bias,
+		.kv_norm = w->kv_norm,
+		.kv_b = w->kv_b,
+		.output = w->output,
+		.output_bias = w->output_bias,
+		.kv_norm_eps = w->kv_norm_eps,
+		.query_norm_eps = w->query_norm_eps,
+	};
+	struct qmw_passage64 *passage = NULL;
+	struct qmw_operator64 *op;
+	qmla_status_t status = qmw_operator64_create(qmw_stream_config(v->stream),
+						     qmw_stream_rope(v->stream), &weights, &op);
+
+	if (status)
+		return status;
+	status = qmw_passage64_create(op, input, n, &passage);
+	if (!status)
+		status = qmw_passage64_output(passage, NULL, y);
+	qmw_passage64_destroy(passage);
+	qmw_operator64_destroy(op);
+	return status;
+}
+
+/* One sub-layer before and after fusing, on the same input. */
+static qmla_status_t compare_outputs(struct verification *v, uint32_t layer, struct weights *w,
+				     const double *input, uint32_t n, double *y)
+{
+	size_t count = (size_t)n * qmw_stream_config(v->stream)->hidden;
 	double error;
-	qmla_status_t status = qmw_verify_attention(c, rope, w, input, n, y);
+	qmla_status_t status = run_attention(v, w, input, n, y);
 
 	if (!status)
 		status = fuse_weights(v, &v->job->layers[layer], w);
 	if (!status)
-		status = qmw_verify_attention(c, rope, w, input, n, y + count);
+		status = run_attention(v, w, input, n, y + count);
 	if (status)
 		return status;
 	error = distance(y, y + count, count);
@@ -151,7 +185,7 @@ static qmla_status_t visit(void *user, uint32_t cache_layer,
 	struct verification *v = user;
 	uint32_t hidden = qmw_stream_config(v->stream)->hidden;
 	uint32_t rows = n < LAYER_ROWS ? n : LAYER_ROWS;
-	struct qmw_verify_weights w;
+	struct weights w;
 	double *wide, *y;
 	qmla_status_t status;
 
@@ -160,7 +194,7 @@ static qmla_status_t visit(void *user, uint32_t cache_layer,
 	status = widen_weights(qmw_stream_config(v->stream), weights, &w);
 	if (status)
 		return status;
-	wide = widen(input, (size_t)rows * hidden);
+	wide = qmw_widen(input, (size_t)rows * hidden);
 	y = malloc(2 * (size_t)rows * hidden * sizeof(*y));
 	status =
 		wide && y ? compare_outputs(v, cache_layer, &w, wide, rows, y) : QMLA_ERR_NO_MEMORY;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/model/numeric.h"
+
 /* Columns that are rotated at a time: bounds the copy beside a wide projection. */
 #define PANEL 1024u
 
@@ -129,15 +131,6 @@ void qmw_fuse_queries(const struct qmw_fuse *fuse, uint32_t heads, uint32_t nope
 		turn_pairs(fuse, true, columns, rows + (h * width + nope_dim) * columns);
 }
 
-static double *widen(const float *values, size_t count)
-{
-	double *wide = malloc((count + 1) * sizeof(*wide));
-
-	for (size_t i = 0; wide && i < count; i++)
-		wide[i] = values[i];
-	return wide;
-}
-
 static void narrow(double *wide, size_t count, float *values)
 {
 	for (size_t i = 0; i < count; i++)
@@ -148,7 +141,7 @@ static void narrow(double *wide, size_t count, float *values)
 qmla_status_t qmw_fuse_kv_a_float(const struct qmw_fuse *fuse, uint32_t columns, float *rows)
 {
 	size_t count = ((size_t)fuse->content_dim + fuse->rope->dim) * columns;
-	double *wide = widen(rows, count);
+	double *wide = qmw_widen(rows, count);
 	qmla_status_t status = wide ? qmw_fuse_kv_a(fuse, columns, wide) : QMLA_ERR_NO_MEMORY;
 
 	if (status)
@@ -162,7 +155,7 @@ qmla_status_t qmw_fuse_kv_b_float(const struct qmw_fuse *fuse, const float *gamm
 				  float *weights)
 {
 	size_t count = (size_t)rows * fuse->content_dim;
-	double *wide = widen(weights, count), *factors = widen(gamma, fuse->content_dim);
+	double *wide = qmw_widen(weights, count), *factors = qmw_widen(gamma, fuse->content_dim);
 	qmla_status_t status =
 		wide && factors ? qmw_fuse_kv_b(fuse, factors, rows, wide) : QMLA_ERR_NO_MEMORY;
 
@@ -182,7 +175,7 @@ qmla_status_t qmw_fuse_queries_float(const struct qmw_fuse *fuse, uint32_t heads
 
 	if (!fuse->rope_angle && !fuse->rope_scale)
 		return QMLA_OK;
-	wide = widen(rows, count);
+	wide = qmw_widen(rows, count);
 	if (!wide)
 		return QMLA_ERR_NO_MEMORY;
 	qmw_fuse_queries(fuse, heads, nope_dim, columns, wide);

@@ -2,6 +2,7 @@
 #include "client/model/numeric.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 void qmw_round_rows(bool enabled, float *values, size_t count)
 {
@@ -89,4 +90,13 @@ uint32_t qmw_argmax(const float *x, uint32_t count)
 		if (x[i] > x[best] || (isnan(x[best]) && !isnan(x[i])))
 			best = i;
 	return best;
+}
+
+double *qmw_widen(const float *values, size_t count)
+{
+	double *wide = values ? malloc((count + 1) * sizeof(*wide)) : NULL;
+
+	for (size_t i = 0; wide && i < count; i++)
+		wide[i] = (double)values[i];
+	return wide;
 }

@@ -42,4 +42,7 @@ double qmw_log_sum_exp(const float *x, uint32_t count);
 /** Index of the largest value, the lowest one of equals; NaN never wins over a number. */
 uint32_t qmw_argmax(const float *x, uint32_t count);
 
+/** A malloc'ed copy of @p values in double; NULL for NULL, and without memory. */
+double *qmw_widen(const float *values, size_t count);
+
 #endif /* QMW_NUMERIC_H */
