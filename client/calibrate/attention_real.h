@@ -16,7 +16,6 @@
 
 typedef double qmw_real;
 
-#define QMW_EXP  exp
 #define QMW_GEMM cblas_dgemm
 
 #define qmw_attention_weights    qmw_attention_weights64
@@ -54,7 +53,6 @@ typedef double qmw_real;
 
 typedef float qmw_real;
 
-#define QMW_EXP  expf
 #define QMW_GEMM cblas_sgemm
 #endif
 

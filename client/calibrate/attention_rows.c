@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "client/calibrate/attention_real.h"
+#include "client/model/softmax.h"
 
 void qmw_passage_weighted(const struct qmw_passage *passage, const qmw_real *content,
 			  qmw_real *weighted)
@@ -206,6 +207,7 @@ static void place_near(const struct qmw_passage *passage, const struct qmw_span 
 	}
 }
 
+#ifdef QMW_REAL_DOUBLE
 /* Softmax of the first `seen` entries, zero for the rest up to `keys`. */
 static void softmax(qmw_real *row, uint32_t seen, uint32_t keys)
 {
@@ -215,14 +217,20 @@ static void softmax(qmw_real *row, uint32_t seen, uint32_t keys)
 	for (uint32_t j = 1; j < seen; j++)
 		top = row[j] > top ? row[j] : top;
 	for (uint32_t j = 0; j < seen; j++) {
-		row[j] = QMW_EXP(row[j] - top);
-		sum += (double)row[j];
+		row[j] = exp(row[j] - top);
+		sum += row[j];
 	}
-	inverse = (qmw_real)(1 / sum);
+	inverse = 1 / sum;
 	for (uint32_t j = 0; j < seen; j++)
 		row[j] *= inverse;
 	memset(row + seen, 0, (keys - seen) * sizeof(*row));
 }
+#else
+static void softmax(float *row, uint32_t seen, uint32_t keys)
+{
+	qmw_softmax(row, seen, keys, 1);
+}
+#endif
 
 void qmw_head_weights(const struct qmw_passage *passage, const struct qmw_span *span,
 		      struct qmw_head_scratch *scratch)

@@ -13,27 +13,31 @@ static void add_queries(const struct qmw_passage *passage, uint32_t token, doubl
 	const qmw_real *query = passage->query + token * config->heads * d_qk + config->nope_dim;
 
 	for (uint32_t head = 0; head < config->heads; head++, query += d_qk) {
+		double q[QMK_MAX_ROPE_DIM];
+
+		for (size_t i = 0; i < d_r; i++)
+			q[i] = (double)query[i];
 		for (size_t i = 0; i < d_r; i++) {
 			for (size_t j = 0; j < d_r; j++)
-				metric[i * d_r + j] += (double)query[i] * (double)query[j];
+				metric[i * d_r + j] += q[i] * q[j];
 		}
 	}
 }
 
-/* v^T M v; also M v when @p product is not NULL. */
+/* v^T M v of a symmetric M, and M v: a row of M after the other, which vectorises. */
 static double quadratic(const double *metric, size_t n, const qmw_real *vector, double *product)
 {
 	double form = 0;
 
+	memset(product, 0, n * sizeof(*product));
 	for (size_t i = 0; i < n; i++) {
-		double sum = 0;
+		double v = (double)vector[i];
 
 		for (size_t j = 0; j < n; j++)
-			sum += metric[i * n + j] * (double)vector[j];
-		if (product)
-			product[i] = sum;
-		form += sum * (double)vector[i];
+			product[j] += v * metric[i * n + j];
 	}
+	for (size_t j = 0; j < n; j++)
+		form += product[j] * (double)vector[j];
 	return form;
 }
 
@@ -59,7 +63,7 @@ qmla_status_t qmw_passage_positional(const struct qmw_passage *passage, const qm
 	/* From the last token on: M holds the queries that see the key. */
 	for (uint32_t t = passage->n; t-- > 0;) {
 		add_queries(passage, t, metric);
-		all += quadratic(metric, d_r, own + t * d_r, NULL);
+		all += quadratic(metric, d_r, own + t * d_r, product);
 		wrong += quadratic(metric, d_r, off + t * d_r, product);
 		for (size_t i = 0; gradient && i < d_r; i++)
 			gradient[t * d_r + i] = (qmw_real)(2 * product[i]);

@@ -2,17 +2,14 @@
 #include "client/model/attention_float.h"
 
 #include <cblas.h>
-#include <math.h>
 #include <string.h>
 
 #include "client/model/numeric.h"
+#include "client/model/softmax.h"
 #include "client/model/study_internal.h"
 
-#define SINK          4u
-#define RECENT        128u
-#define LANES         16u
-#define LOG2_E        1.44269504f
-#define ROUND_TO_EVEN 12582912.0f /* 1.5 * 2^23: the sum has no fraction bits */
+#define SINK   4u
+#define RECENT 128u
 
 enum version { VERSION_NEAR, VERSION_FAR, VERSION_MIXED };
 
@@ -144,91 +141,11 @@ static void score_segment(const struct group *g, const struct segment *s)
 		       far_keys(g, s, r) * sizeof(float));
 }
 
-/* exp(x) for x <= 0 to 2e-7, as 2^n 2^f, without branches so that a loop of it vectorises. */
-static inline __attribute__((always_inline)) float fast_exp(float x)
-{
-	float y = x * LOG2_E, n, f, p;
-
-	y = y < -126.0f ? -126.0f : y;
-	n = (y + ROUND_TO_EVEN) - ROUND_TO_EVEN;
-	f = y - n;
-	p = 1.5403530e-4f;
-	p = p * f + 1.3333558e-3f;
-	p = p * f + 9.6181291e-3f;
-	p = p * f + 5.5504109e-2f;
-	p = p * f + 2.4022651e-1f;
-	p = p * f + 6.9314718e-1f;
-	p = p * f + 1.0f;
-	return p * qmk_bits_float((uint32_t)((int32_t)n + 127) << 23);
-}
-
-/* Scores of one query and head to weights that sum to one; zeros for keys not seen. */
-static inline __attribute__((always_inline)) void softmax(float *x, uint32_t count, uint32_t total,
-							  float scale)
-{
-	float max[LANES], sum[LANES] = {0}, largest = -INFINITY, all = 0;
-	uint32_t whole = count / LANES * LANES;
-
-	for (uint32_t k = 0; k < LANES; k++)
-		max[k] = -INFINITY;
-	for (uint32_t t = 0; t < whole; t += LANES)
-		for (uint32_t k = 0; k < LANES; k++)
-			max[k] = x[t + k] > max[k] ? x[t + k] : max[k];
-	for (uint32_t k = 0; k < LANES; k++)
-		largest = max[k] > largest ? max[k] : largest;
-	for (uint32_t t = whole; t < count; t++)
-		largest = x[t] > largest ? x[t] : largest;
-	for (uint32_t t = 0; t < whole; t += LANES) {
-		for (uint32_t k = 0; k < LANES; k++) {
-			x[t + k] = fast_exp(scale * (x[t + k] - largest));
-			sum[k] += x[t + k];
-		}
-	}
-	for (uint32_t t = whole; t < count; t++) {
-		x[t] = fast_exp(scale * (x[t] - largest));
-		all += x[t];
-	}
-	for (uint32_t k = 0; k < LANES; k++)
-		all += sum[k];
-	all = 1 / all;
-	for (uint32_t t = 0; t < count; t++)
-		x[t] *= all;
-	memset(x + count, 0, (total - count) * sizeof(*x));
-}
-
-static inline __attribute__((always_inline)) void softmax_rows(const struct group *g)
-{
-	for (uint32_t r = 0; r < g->rows; r++)
-		softmax(g->scores + (size_t)r * g->total, g->position + r + 1, g->total, g->scale);
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma"))) static void
-softmax_avx512(const struct group *g)
-{
-	softmax_rows(g);
-}
-
-__attribute__((target("avx2,fma"))) static void softmax_avx2(const struct group *g)
-{
-	softmax_rows(g);
-}
-#endif
-
 static void softmax_group(const struct group *g)
 {
-#if defined(__x86_64__)
-	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-	    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")) {
-		softmax_avx512(g);
-		return;
-	}
-	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-		softmax_avx2(g);
-		return;
-	}
-#endif
-	softmax_rows(g);
+	for (uint32_t r = 0; r < g->rows; r++)
+		qmw_softmax(g->scores + (size_t)r * g->total, g->position + r + 1, g->total,
+			    g->scale);
 }
 
 /* heads = weights times the segment's values, or += with @p more. */
