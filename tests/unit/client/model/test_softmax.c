@@ -12,7 +12,8 @@
 
 #define LONGEST 300u
 
-/* Against double, for every remainder of the vector's width and rows that end early. */
+/* Against double, for every remainder of the vector's width and rows that end early. An
+ * argument of up to 24 is rounded three times, by 24 * 2^-25 each and 1.4 times that. */
 static void test_equals_double(void **state)
 {
 	uint64_t seed = 7;
@@ -34,7 +35,7 @@ static void test_equals_double(void **state)
 		}
 		qmw_softmax(x, count, count + 5, scale);
 		for (uint32_t t = 0; t < count; t++)
-			assert_true(fabs((double)x[t] - want[t] / sum) <= 1e-6 * want[t] / sum);
+			assert_true(fabs((double)x[t] - want[t] / sum) <= 4e-6 * want[t] / sum);
 		for (uint32_t t = count; t < count + 5; t++)
 			assert_true(x[t] == 0);
 	}
