@@ -149,7 +149,7 @@ qmla_status_t qmw_calibrate(const struct qmw_calibrate_job *job,
 		status = qmw_run_learn(&run);
 	if (status == QMLA_OK)
 		status = qmw_run_finish(&run, &found);
-	if (status == QMLA_OK || status == QMLA_ERR_INTERNAL) {
+	if (status == QMLA_OK || found.verified.differs) {
 		found.train = run.corpus.train;
 		found.held_out = run.corpus.held_out;
 		found.layers = run.layers;

@@ -65,8 +65,8 @@ struct qmw_calibrate_report {
 /**
  * Runs a calibration. Blocks for minutes to hours. One run a process at a time (it sets the
  * BLAS to one thread and spreads sequences over its own). Logs what is wrong. Nothing is at
- * job->output before all of it is verified. @p report is written on success, and with
- * QMLA_ERR_INTERNAL from the proof of equivalence also then.
+ * job->output before all of it is verified. @p report is written on success, and when the
+ * proof of equivalence fails: QMLA_ERR_INTERNAL then, and its verified.differs is true.
  */
 qmla_status_t qmw_calibrate(const struct qmw_calibrate_job *job,
 			    struct qmw_calibrate_report *report);

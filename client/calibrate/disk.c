@@ -145,7 +145,28 @@ static bool is_dots(const char *name)
 	return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-static qmla_status_t remove_below(const char *path, unsigned depth)
+static bool is_one_of(const char *name, const char *const *names)
+{
+	for (; names && *names; names++)
+		if (strcmp(name, *names) == 0)
+			return true;
+	return false;
+}
+
+static qmla_status_t remove_below(const char *path, unsigned depth);
+
+static qmla_status_t remove_entry(const char *path, unsigned depth)
+{
+	if (unlink(path) == 0)
+		return QMLA_OK;
+	if ((errno == EISDIR || errno == EPERM) && depth > 0)
+		return remove_below(path, depth - 1);
+	return fail(path, "removed");
+}
+
+/* Removes what begins with @prefix and is not in @keep. */
+static qmla_status_t remove_entries(const char *path, const char *prefix, const char *const *keep,
+				    unsigned depth)
 {
 	DIR *directory = opendir(path);
 	qmla_status_t status = QMLA_OK;
@@ -155,23 +176,47 @@ static qmla_status_t remove_below(const char *path, unsigned depth)
 	if (!directory)
 		return errno == ENOENT ? QMLA_OK : fail(path, "opened");
 	while (status == QMLA_OK && (entry = readdir(directory)) != NULL) {
-		if (is_dots(entry->d_name))
+		if (is_dots(entry->d_name) || is_one_of(entry->d_name, keep) ||
+		    strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
 			continue;
 		snprintf(name, sizeof(name), "%s/%s", path, entry->d_name);
-		if (unlink(name) == 0)
-			continue;
-		if ((errno == EISDIR || errno == EPERM) && depth > 0)
-			status = remove_below(name, depth - 1);
-		else
-			status = fail(name, "removed");
+		status = remove_entry(name, depth);
 	}
 	closedir(directory);
-	if (status == QMLA_OK && rmdir(path) != 0)
-		status = fail(path, "removed");
 	return status;
+}
+
+static qmla_status_t remove_empty(const char *path)
+{
+	return rmdir(path) == 0 || errno == ENOENT ? QMLA_OK : fail(path, "removed");
+}
+
+static qmla_status_t remove_below(const char *path, unsigned depth)
+{
+	qmla_status_t status = remove_entries(path, "", NULL, depth);
+
+	return status == QMLA_OK ? remove_empty(path) : status;
 }
 
 qmla_status_t qmw_disk_remove(const char *path)
 {
 	return remove_below(path, 1);
+}
+
+qmla_status_t qmw_disk_remove_last(const char *path, const char *const *last)
+{
+	qmla_status_t status = remove_entries(path, "", last, 1);
+	char name[4096];
+
+	for (; status == QMLA_OK && *last; last++) {
+		snprintf(name, sizeof(name), "%s/%s", path, *last);
+		if (unlink(name) != 0 && errno != ENOENT)
+			status = fail(name, "removed");
+	}
+	return status == QMLA_OK ? remove_empty(path) : status;
+}
+
+qmla_status_t qmw_disk_sweep(const char *path, const char *prefix)
+{
+	return remove_entries(path, prefix, NULL, 1);
 }

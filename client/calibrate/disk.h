@@ -30,4 +30,10 @@ qmla_status_t qmw_disk_sync_parent(const char *path);
 /** Removes a directory and the files in it, not deeper than one folder. Logs. */
 qmla_status_t qmw_disk_remove(const char *path);
 
+/** The same; the files named in @p last (up to a NULL) go when all else is gone, in their order. */
+qmla_status_t qmw_disk_remove_last(const char *path, const char *const *last);
+
+/** Removes the files and folders of directory @p path whose names begin with @p prefix. Logs. */
+qmla_status_t qmw_disk_sweep(const char *path, const char *prefix);
+
 #endif /* QMW_CALIBRATE_DISK_H */

@@ -93,7 +93,8 @@ qmla_status_t qmw_fuse_files_begin(const char *output, uint64_t bytes,
 	while (length > 1 && output[length - 1] == '/')
 		length--;
 	self->output = strndup(output, length);
-	if (!self->output || asprintf(&self->partial, "%s.partial-XXXXXX", self->output) < 0)
+	if (!self->output ||
+	    asprintf(&self->partial, "%s" QMW_FUSE_PARTIAL "XXXXXX", self->output) < 0)
 		goto err;
 	status = check_output(self->output);
 	if (!status && !mkdtemp(self->partial))

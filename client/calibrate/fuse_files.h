@@ -12,6 +12,9 @@
 
 #include <qmla/status.h>
 
+/** Behind the final name while it grows, with six further characters. */
+#define QMW_FUSE_PARTIAL ".partial-"
+
 struct qmw_fuse_files;
 
 /**

@@ -7,6 +7,7 @@
 
 #include "client/calibrate/disk.h"
 #include "client/calibrate/figures.h"
+#include "client/calibrate/fuse_files.h"
 
 #define FUSED "fused"
 /* Tokens of the proof: the loss of fewer depends on single ones. */
@@ -44,6 +45,9 @@ static qmla_status_t fuse(struct qmw_run *run, const char *fused, struct qmw_fus
 					.user = run};
 	qmla_status_t status = figures ? qmw_disk_remove(fused) : QMLA_ERR_NO_MEMORY;
 
+	/* What a run left that was killed while it fused would count as room that is missing. */
+	if (status == QMLA_OK)
+		status = qmw_workplace_sweep(run->workplace, FUSED QMW_FUSE_PARTIAL);
 	if (status == QMLA_OK)
 		status = qmw_fuse_checkpoint(&fuse_job, report);
 	free(figures);

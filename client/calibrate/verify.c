@@ -318,26 +318,23 @@ static qmla_status_t run_directory(struct verification *v, const char *directory
 }
 
 /* The verdict; written so that a NaN fails. */
-static qmla_status_t judge(const struct qmw_verify_report *r, double loss_bound)
+static bool differs(const struct qmw_verify_report *r, double loss_bound)
 {
-	qmla_status_t status = QMLA_OK;
+	bool layers = !(r->layer_error <= QMW_VERIFY_LAYER_BOUND);
+	bool loss = !(r->drift <= loss_bound);
 
-	if (!(r->layer_error <= QMW_VERIFY_LAYER_BOUND)) {
+	if (layers)
 		qmc_error(COMPONENT,
 			  "the fused layer %" PRIu32 " is another function: its output differs by "
 			  "%.2e, allowed are %.0e; do not use this checkpoint",
 			  r->worst_layer, r->layer_error, QMW_VERIFY_LAYER_BOUND);
-		status = QMLA_ERR_INTERNAL;
-	}
-	if (!(r->drift <= loss_bound)) {
+	if (loss)
 		qmc_error(COMPONENT,
 			  "the fused checkpoint's loss is %.5f nats a token, its source's %.5f: "
 			  "the difference may be %g (rounding the changed weights to their dtype "
 			  "again: FP8 needs a wider --loss-bound); do not use this checkpoint",
 			  r->fused_nats, r->source_nats, loss_bound);
-		status = QMLA_ERR_INTERNAL;
-	}
-	return status;
+	return layers || loss;
 }
 
 qmla_status_t qmw_verify(const struct qmw_verify_job *job, struct qmw_verify_report *report)
@@ -356,6 +353,8 @@ qmla_status_t qmw_verify(const struct qmw_verify_job *job, struct qmw_verify_rep
 	if (status)
 		return status;
 	measured.drift = fabs(measured.fused_nats - measured.source_nats);
+	measured.differs =
+		differs(&measured, job->loss_bound > 0 ? job->loss_bound : QMW_VERIFY_LOSS_BOUND);
 	*report = measured;
-	return judge(&measured, job->loss_bound > 0 ? job->loss_bound : QMW_VERIFY_LOSS_BOUND);
+	return measured.differs ? QMLA_ERR_INTERNAL : QMLA_OK;
 }

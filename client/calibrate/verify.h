@@ -36,6 +36,7 @@ struct qmw_verify_report {
 	uint32_t worst_layer;           /**< where */
 	double source_nats, fused_nats; /**< mean loss a token */
 	double drift;                   /**< |fused - source| */
+	bool differs;                   /**< one of the two is beyond its bound */
 };
 
 /**

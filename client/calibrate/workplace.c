@@ -15,12 +15,15 @@
 
 #include "client/calibrate/disk.h"
 #include "client/calibrate/fingerprint.h"
+#include "client/model/constants.h"
 #include "client/model/file.h"
 #include "common/log.h"
 
 #define COMPONENT "calibrate"
 #define SUFFIX    ".calibrate"
 #define RUN_LIMIT ((size_t)16 << 20)
+#define RUN_NAME  "run.json"
+#define LOCK_NAME "lock"
 
 struct qmw_workplace {
 	char *output; /* without trailing slashes */
@@ -50,26 +53,41 @@ static char *without_slashes(const char *path)
 	return copy;
 }
 
+/* Constants of version 1 lie beside original weights; 2 says that a calibration wrote these. */
+static bool is_fused(const char *path)
+{
+	char *about = join3(path, "/", "quantmla.json");
+	struct qmw_constants constants;
+	void *text = NULL;
+	size_t length;
+	bool fused = about && qmw_file_read(about, RUN_LIMIT, &text, &length) == QMLA_OK &&
+		     qmw_constants_parse(text, length, about, &constants) == QMLA_OK &&
+		     constants.version == 2;
+
+	free(text);
+	free(about);
+	return fused;
+}
+
 /* 0: nothing there or an empty directory, 1: a former calibration, 2: something else. */
 static int look_at(const char *path)
 {
 	DIR *directory = opendir(path);
 	const struct dirent *entry;
-	int kind = 0;
+	bool empty = true, about = false;
 
 	if (!directory)
 		return errno == ENOENT ? 0 : 2;
 	while ((entry = readdir(directory)) != NULL) {
 		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
 			continue;
-		if (strcmp(entry->d_name, "quantmla.json") == 0) {
-			kind = 1;
-			break;
-		}
-		kind = 2;
+		empty = false;
+		about = about || strcmp(entry->d_name, "quantmla.json") == 0;
 	}
 	closedir(directory);
-	return kind;
+	if (empty)
+		return 0;
+	return about && is_fused(path) ? 1 : 2;
 }
 
 static qmla_status_t check_output(const struct qmw_workplace *self, const char *model, bool force)
@@ -91,15 +109,15 @@ static qmla_status_t check_output(const struct qmw_workplace *self, const char *
 			  self->output);
 	else
 		qmc_error(COMPONENT,
-			  "%s exists and is neither empty nor a calibrated checkpoint: name "
-			  "another directory",
+			  "%s exists and is neither empty nor a checkpoint that a calibration "
+			  "wrote (quantmla.json of version 2): name another directory",
 			  self->output);
 	return QMLA_ERR_ALREADY_EXISTS;
 }
 
 static qmla_status_t take_lock(struct qmw_workplace *self)
 {
-	char *path = join3(self->folder, "/", "lock");
+	char *path = join3(self->folder, "/", LOCK_NAME);
 	qmla_status_t status = QMLA_OK;
 
 	if (!path)
@@ -117,10 +135,18 @@ static qmla_status_t take_lock(struct qmw_workplace *self)
 	return status;
 }
 
+/* run.json goes after what it vouches for, so that a half-removed folder is known as ours. */
+static qmla_status_t remove_folder(const char *folder)
+{
+	static const char *const last[] = {RUN_NAME, LOCK_NAME, NULL};
+
+	return qmw_disk_remove_last(folder, last);
+}
+
 /* Files of another run are of no use: all but the lock go. */
 static qmla_status_t clear_folder(struct qmw_workplace *self)
 {
-	qmla_status_t status = qmw_disk_remove(self->folder);
+	qmla_status_t status = remove_folder(self->folder);
 
 	if (status == QMLA_OK)
 		status = qmw_disk_directory(self->folder);
@@ -139,8 +165,8 @@ static bool is_ours(const char *folder)
 
 	while (ours && (entry = readdir(directory)) != NULL)
 		ours = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
-		       strcmp(entry->d_name, "lock") == 0 ||
-		       strcmp(entry->d_name, "run.json.tmp") == 0;
+		       strcmp(entry->d_name, LOCK_NAME) == 0 ||
+		       strcmp(entry->d_name, RUN_NAME ".tmp") == 0;
 	if (directory)
 		closedir(directory);
 	return ours;
@@ -148,7 +174,7 @@ static bool is_ours(const char *folder)
 
 static qmla_status_t begin_or_resume(struct qmw_workplace *self)
 {
-	char *path = join3(self->folder, "/", "run.json");
+	char *path = join3(self->folder, "/", RUN_NAME);
 	qmla_status_t status = path ? QMLA_OK : QMLA_ERR_NO_MEMORY;
 	void *found = NULL;
 	size_t bytes = 0;
@@ -272,6 +298,11 @@ void qmw_workplace_drop(const struct qmw_workplace *workplace, const char *name,
 	free(path);
 }
 
+qmla_status_t qmw_workplace_sweep(const struct qmw_workplace *workplace, const char *prefix)
+{
+	return qmw_disk_sweep(workplace->folder, prefix);
+}
+
 qmla_status_t qmw_workplace_room(const struct qmw_workplace *workplace, uint64_t bytes)
 {
 	struct statvfs info;
@@ -323,7 +354,7 @@ qmla_status_t qmw_workplace_deliver(struct qmw_workplace *workplace, const char 
 	free(aside);
 	free(fused);
 	/* The output is there: a folder that cannot be removed is no failure of the run. */
-	if (status == QMLA_OK && qmw_disk_remove(workplace->folder) != QMLA_OK)
+	if (status == QMLA_OK && remove_folder(workplace->folder) != QMLA_OK)
 		qmc_warn(COMPONENT, "%s is of no use any more and can be removed",
 			 workplace->folder);
 	return status;

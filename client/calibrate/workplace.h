@@ -48,6 +48,9 @@ qmla_status_t qmw_workplace_tag(const struct qmw_workplace *workplace, const cha
 /** Removes a file in it if it is there. */
 void qmw_workplace_drop(const struct qmw_workplace *workplace, const char *name, uint32_t number);
 
+/** Removes the files and folders in it whose names begin with @p prefix. Logs. */
+qmla_status_t qmw_workplace_sweep(const struct qmw_workplace *workplace, const char *prefix);
+
 /** QMLA_ERR_NO_SPACE, logged, when the file system has less than @p bytes left. */
 qmla_status_t qmw_workplace_room(const struct qmw_workplace *workplace, uint64_t bytes);
 

@@ -200,7 +200,7 @@ static int run(const struct flags *f, char **operands, int count)
 	else if (status == QMLA_ERR_CANCELLED)
 		qmw_failure_print(PROGRAM, f->json, status,
 				  "stopped; the same command continues where it was");
-	else if (report.figures)
+	else if (report.verified.differs)
 		qmw_failure_print(
 			PROGRAM, f->json, status,
 			"%s is not made: the fused checkpoint is not the same function as "

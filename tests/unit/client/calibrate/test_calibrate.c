@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -207,6 +208,92 @@ static void test_seed(void **state)
 	assert_memory_not_equal(digests[0][1], digests[1][1], QMC_SHA256_BYTES);
 }
 
+/* Makes what a run leaves that was killed while it fused, and looks whether it is there. */
+static void stale_path(const struct place *p, const char *name, char path[400])
+{
+	snprintf(path, 400, "%s/fused.partial-killed%s", p->folder, name);
+}
+
+struct stale {
+	const struct place *place;
+	bool fusing, there; /* seen while fusing */
+};
+
+static bool look_for_stale(void *user, const struct qmw_calibrate_progress *progress)
+{
+	struct stale *stale = user;
+	char path[400];
+
+	if (progress->stage != QMW_STAGE_FUSE)
+		return true;
+	stale_path(stale->place, "", path);
+	stale->there |= qmw_file_exists(path);
+	stale->fusing = true;
+	return true;
+}
+
+/* A partial checkpoint takes as much room as the one that is to be written. */
+static void test_stale_partial_goes_first(void **state)
+{
+	struct qmw_calibrate_report report = {0};
+	struct fuse_wire wire = {.left = 1};
+	struct stale stale = {0};
+	struct place p;
+	char path[400];
+
+	(void)state;
+	place_make(&p, FIXTURE_GOLDEN "v3-f16-half-yarn-mscale", QMW_METHOD_RTN);
+	p.job.progress = burn;
+	p.job.user = &wire;
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_ERR_CANCELLED);
+	stale_path(&p, "", path);
+	assert_int_equal(mkdir(path, 0777), 0);
+	fixture_write(path, "model.safetensors", "x", 1);
+	stale.place = &p;
+	p.job.progress = look_for_stale;
+	p.job.user = &stale;
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_OK);
+	qmw_calibrate_report_free(&report);
+	assert_true(stale.fusing);
+	assert_false(stale.there);
+	place_remove(&p);
+}
+
+/* The linker puts this in the place of the fusion (CMakeLists.txt). */
+static bool fusion_breaks;
+qmla_status_t __real_qmw_fuse_checkpoint(const struct qmw_fuse_job *job,
+					 struct qmw_fuse_report *report);
+qmla_status_t __wrap_qmw_fuse_checkpoint(const struct qmw_fuse_job *job,
+					 struct qmw_fuse_report *report);
+
+qmla_status_t __wrap_qmw_fuse_checkpoint(const struct qmw_fuse_job *job,
+					 struct qmw_fuse_report *report)
+{
+	return fusion_breaks ? QMLA_ERR_INTERNAL : __real_qmw_fuse_checkpoint(job, report);
+}
+
+/* A checkpoint that is another function is told from a program that is broken. */
+static void test_failed_proof_is_told(void **state)
+{
+	struct qmw_calibrate_report report = {0};
+	struct place p;
+
+	(void)state;
+	place_make(&p, FIXTURE_GOLDEN "v3-f16-half-yarn-mscale", QMW_METHOD_QUAROT);
+	fusion_breaks = true;
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_ERR_INTERNAL);
+	assert_null(report.figures);
+	assert_false(report.verified.differs);
+	fusion_breaks = false;
+	p.job.loss_bound = 1e-15;
+	assert_int_equal(qmw_calibrate(&p.job, &report), QMLA_ERR_INTERNAL);
+	assert_true(report.verified.differs && report.verified.drift > 1e-15);
+	assert_non_null(report.figures);
+	assert_false(qmw_file_exists(p.output));
+	qmw_calibrate_report_free(&report);
+	place_remove(&p);
+}
+
 static void test_refusals(void **state)
 {
 	struct qmw_calibrate_report report = {0};
@@ -231,8 +318,12 @@ static void test_refusals(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_families),    cmocka_unit_test(test_methods),
-		cmocka_unit_test(test_interrupted), cmocka_unit_test(test_seed),
+		cmocka_unit_test(test_families),
+		cmocka_unit_test(test_methods),
+		cmocka_unit_test(test_interrupted),
+		cmocka_unit_test(test_seed),
+		cmocka_unit_test(test_stale_partial_goes_first),
+		cmocka_unit_test(test_failed_proof_is_told),
 		cmocka_unit_test(test_refusals),
 	};
 

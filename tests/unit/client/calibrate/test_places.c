@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -183,6 +184,16 @@ static void test_corpus(void **state)
 			 QMLA_ERR_INVALID_ARGUMENT);
 }
 
+/* What a calibration writes beside its weights, and what lies beside weights of others. */
+#define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define ABOUT(words)                                                                               \
+	"{" words ", \"content_rotation\": \"identity\", \"model_sha256\": \"" DIGEST "\"}"
+#define FUSED(recipe)                                                                              \
+	ABOUT("\"version\": 2, \"recipe\": \"" recipe                                              \
+	      "\", \"method\": \"default\", \"cache\": \"c4r4\", \"quantiser\": \"default\", "     \
+	      "\"content_scale\": \"one\", \"source_sha256\": \"" DIGEST "\"")
+#define BESIDE ABOUT("\"version\": 1, \"recipe\": \"means\"")
+
 struct place {
 	char root[256], output[600], folder[620];
 	struct qmw_workplace_options options;
@@ -265,8 +276,13 @@ static void test_workplace_refuses(void **state)
 	put(inside, "mine");
 	p.options.force = true;
 	assert_int_equal(open_close(&p, &resumed), QMLA_ERR_ALREADY_EXISTS);
+	/* Constants beside somebody's weights are no licence to remove the weights. */
 	path_of(inside, p.output, "quantmla.json");
+	put(inside, BESIDE);
+	assert_int_equal(open_close(&p, &resumed), QMLA_ERR_ALREADY_EXISTS);
 	put(inside, "{}");
+	assert_int_equal(open_close(&p, &resumed), QMLA_ERR_ALREADY_EXISTS);
+	put(inside, FUSED("x"));
 	p.options.force = false;
 	assert_int_equal(open_close(&p, &resumed), QMLA_ERR_ALREADY_EXISTS);
 	p.options.force = true;
@@ -295,13 +311,13 @@ static void test_workplace_delivers(void **state)
 	place_make(&p);
 	assert_int_equal(mkdir(p.output, 0777), 0);
 	path_of(inside, p.output, "quantmla.json");
-	put(inside, "old");
+	put(inside, FUSED("old"));
 	p.options.force = true;
 	assert_int_equal(qmw_workplace_open(&p.options, &workplace), QMLA_OK);
 	fused = qmw_workplace_path(workplace, "fused", 0);
 	assert_int_equal(mkdir(fused, 0777), 0);
 	path_of(inside, fused, "quantmla.json");
-	put(inside, "new");
+	put(inside, FUSED("new"));
 	/* What a run leaves that was killed while it put its own in place. */
 	path_of(inside, p.folder, "replaced");
 	assert_int_equal(mkdir(inside, 0777), 0);
@@ -312,8 +328,91 @@ static void test_workplace_delivers(void **state)
 	free(fused);
 	assert_false(qmw_file_exists(p.folder));
 	fused = fixture_read(p.output, "quantmla.json", &length);
-	assert_string_equal(fused, "new");
+	assert_string_equal(fused, FUSED("new"));
 	free(fused);
+	place_remove(&p);
+}
+
+/* Names in the order in which they went from the watched directory. */
+static uint32_t read_deleted(int watch, char names[16][64])
+{
+	union {
+		struct inotify_event event;
+		char bytes[8192];
+	} buffer;
+	ssize_t got = read(watch, &buffer, sizeof(buffer));
+	uint32_t count = 0;
+
+	assert_true(got > 0);
+	for (ssize_t at = 0; at < got && count < 16;) {
+		const struct inotify_event *event = (const void *)(buffer.bytes + at);
+
+		if (event->len > 0)
+			snprintf(names[count++], 64, "%.63s", event->name);
+		at += (ssize_t)sizeof(*event) + event->len;
+	}
+	return count;
+}
+
+static void put_work(const struct place *p)
+{
+	static const char *const names[] = {"layer-000.state", "run.json.tmp", "zz", "aa",
+					    "output.rows"};
+	char inside[600];
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		path_of(inside, p->folder, names[i]);
+		put(inside, "x");
+	}
+}
+
+/* run.json says whose the folder is for as long as anything of the run lies in it. */
+static void test_workplace_removed_in_order(void **state)
+{
+	int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	char names[16][64];
+	uint32_t count;
+	struct place p;
+	bool resumed;
+
+	(void)state;
+	if (watch < 0)
+		skip();
+	place_make(&p);
+	assert_int_equal(open_close(&p, &resumed), QMLA_OK);
+	put_work(&p);
+	assert_true(inotify_add_watch(watch, p.folder, IN_DELETE) >= 0);
+	p.options.run = "{\"seed\":2}";
+	p.options.force = true;
+	assert_int_equal(open_close(&p, &resumed), QMLA_OK);
+	count = read_deleted(watch, names);
+	close(watch);
+	assert_int_equal(count, 7);
+	assert_string_equal(names[5], "run.json");
+	assert_string_equal(names[6], "lock");
+	place_remove(&p);
+}
+
+static void test_workplace_sweeps(void **state)
+{
+	struct qmw_workplace *workplace;
+	char inside[600], kept[600];
+	struct place p;
+
+	(void)state;
+	place_make(&p);
+	assert_int_equal(qmw_workplace_open(&p.options, &workplace), QMLA_OK);
+	path_of(inside, p.folder, "fused.partial-abcdef");
+	assert_int_equal(mkdir(inside, 0777), 0);
+	path_of(inside, p.folder, "fused.partial-abcdef/model.safetensors");
+	put(inside, "x");
+	path_of(kept, p.folder, "fused");
+	put(kept, "x");
+	assert_int_equal(qmw_workplace_sweep(workplace, "fused.partial-"), QMLA_OK);
+	*strrchr(inside, '/') = 0;
+	assert_false(qmw_file_exists(inside));
+	assert_true(qmw_file_exists(kept));
+	qmw_workplace_close(workplace);
 	place_remove(&p);
 }
 
@@ -327,6 +426,8 @@ int main(void)
 		cmocka_unit_test(test_workplace_resumes),
 		cmocka_unit_test(test_workplace_refuses),
 		cmocka_unit_test(test_workplace_delivers),
+		cmocka_unit_test(test_workplace_removed_in_order),
+		cmocka_unit_test(test_workplace_sweeps),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,6 +77,7 @@ static void check_equal(const char *name, unsigned what)
 		      report.layer_error, report.drift, report.source_nats);
 	assert_true(report.layer_error > 0 && report.layer_error < 1e-12);
 	assert_true(report.drift < 2e-3);
+	assert_false(report.differs);
 	assert_true(report.source_nats > 1 && report.source_nats < 20);
 	place_remove(&p);
 }
@@ -106,6 +107,7 @@ static void test_layer_differs(void **state)
 	assert_int_equal(report.worst_layer, 1);
 	assert_true(report.layer_error > 1e-10 && report.layer_error < 1e-4);
 	assert_true(report.drift >= 0 && report.drift < 1e-5);
+	assert_true(report.differs);
 	place_remove(&p);
 }
 
@@ -128,6 +130,7 @@ static void test_loss_differs(void **state)
 	assert_int_equal(qmw_verify(&p.job, &report), QMLA_ERR_INTERNAL);
 	assert_true(report.layer_error < 1e-12);
 	assert_true(report.drift > 2e-3);
+	assert_true(report.differs);
 	p.job.loss_bound = 1.01 * report.drift;
 	assert_int_equal(qmw_verify(&p.job, &report), QMLA_OK);
 	place_remove(&p);
