@@ -10,6 +10,11 @@
 #include "client/model/safetensors.h"
 #include "common/log.h"
 
+/* Out of memory: the name stays out of the set and the index is not read. */
+#define HASH_NONFATAL_OOM          1
+#define uthash_nonfatal_oom(entry) ((entry)->path = NULL)
+#include <uthash.h>
+
 #define COMPONENT   "model"
 #define INDEX_NAME  "model.safetensors.index.json"
 #define SINGLE_NAME "model.safetensors"
@@ -37,9 +42,6 @@ static int compare_names(const void *a, const void *b)
 
 static qmla_status_t add_name(struct qmw_checkpoint *self, const char *name)
 {
-	for (uint32_t i = 0; i < self->count; i++)
-		if (strcmp(self->names[i], name) == 0)
-			return QMLA_OK;
 	if (self->count == FILES_MAX) {
 		qmc_error(COMPONENT, "%s/%s names more than %u shards", self->directory, INDEX_NAME,
 			  FILES_MAX);
@@ -52,16 +54,50 @@ static qmla_status_t add_name(struct qmw_checkpoint *self, const char *name)
 	return QMLA_OK;
 }
 
-static qmla_status_t read_weight_map(struct qmw_checkpoint *self)
+/* Names of shards that the index gave before: there may be thousands, each for many tensors. */
+struct seen {
+	const char *path; /* the checkpoint's */
+	UT_hash_handle hh;
+};
+
+static void forget(struct seen *seen)
+{
+	struct seen *entry, *next;
+
+	HASH_ITER(hh, seen, entry, next)
+	{
+		HASH_DELETE(hh, seen, entry);
+		free(entry);
+	}
+}
+
+static qmla_status_t add_once(struct qmw_checkpoint *self, const char *name, struct seen **seen)
+{
+	struct seen *entry = NULL;
+	qmla_status_t status;
+
+	HASH_FIND_STR(*seen, name, entry);
+	if (entry)
+		return QMLA_OK;
+	status = add_name(self, name);
+	if (status)
+		return status;
+	entry = calloc(1, sizeof(*entry));
+	if (!entry)
+		return QMLA_ERR_NO_MEMORY;
+	entry->path = self->names[self->count - 1];
+	HASH_ADD_KEYPTR(hh, *seen, entry->path, strlen(entry->path), entry);
+	if (entry->path)
+		return QMLA_OK;
+	free(entry);
+	return QMLA_ERR_NO_MEMORY;
+}
+
+static qmla_status_t add_shards(struct qmw_checkpoint *self, struct seen **seen)
 {
 	const char *tensor;
 	json_t *file;
 
-	if (!json_is_object(self->map) || json_object_size(self->map) == 0) {
-		qmc_error(COMPONENT, "%s/%s has no \"weight_map\" object", self->directory,
-			  INDEX_NAME);
-		return QMLA_ERR_FORMAT;
-	}
 	json_object_foreach(self->map, tensor, file)
 	{
 		const char *name = json_string_value(file);
@@ -73,12 +109,27 @@ static qmla_status_t read_weight_map(struct qmw_checkpoint *self)
 				  self->directory, INDEX_NAME, tensor);
 			return QMLA_ERR_FORMAT;
 		}
-		status = add_name(self, name);
+		status = add_once(self, name, seen);
 		if (status)
 			return status;
 	}
-	qsort(self->names, self->count, sizeof(*self->names), compare_names);
 	return QMLA_OK;
+}
+
+static qmla_status_t read_weight_map(struct qmw_checkpoint *self)
+{
+	struct seen *seen = NULL;
+	qmla_status_t status;
+
+	if (!json_is_object(self->map) || json_object_size(self->map) == 0) {
+		qmc_error(COMPONENT, "%s/%s has no \"weight_map\" object", self->directory,
+			  INDEX_NAME);
+		return QMLA_ERR_FORMAT;
+	}
+	status = add_shards(self, &seen);
+	forget(seen);
+	qsort(self->names, self->count, sizeof(*self->names), compare_names);
+	return status;
 }
 
 static qmla_status_t read_index(struct qmw_checkpoint *self, const char *path)
@@ -225,14 +276,14 @@ const struct qmw_safetensors *qmw_checkpoint_file(const struct qmw_checkpoint *c
 static const struct qmw_safetensors *file_of(const struct qmw_checkpoint *self, const char *name)
 {
 	const char *file;
+	char *const *at;
 
 	if (!self->map)
 		return self->files[0];
 	file = json_string_value(json_object_get(self->map, name));
-	for (uint32_t i = 0; file && i < self->count; i++)
-		if (strcmp(self->names[i], file) == 0)
-			return self->files[i];
-	return NULL;
+	at = file ? bsearch(&file, self->names, self->count, sizeof(*self->names), compare_names)
+		  : NULL;
+	return at ? self->files[at - self->names] : NULL;
 }
 
 const struct qmw_tensor *qmw_checkpoint_tensor(const struct qmw_checkpoint *checkpoint,

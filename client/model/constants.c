@@ -248,16 +248,28 @@ static bool is_array_name(const char *name)
 	return false;
 }
 
+/* The array's name in "layers.<number>.<array>", NULL when it is none of @layers layers. The number
+ * is written as it is read: "00" or "+0" would be skipped as another name. */
+static const char *array_of(const char *name, uint32_t layers)
+{
+	char prefix[32];
+	unsigned layer;
+	int length;
+
+	if (sscanf(name, "layers.%9u", &layer) != 1 || layer >= layers)
+		return NULL;
+	length = snprintf(prefix, sizeof(prefix), "layers.%u.", layer);
+	return strncmp(name, prefix, (size_t)length) == 0 ? name + length : NULL;
+}
+
 /* Every tensor must be one of ours: a misspelt one or a surplus layer would be ignored silently. */
 static qmla_status_t check_names(const struct qmw_safetensors *file, uint32_t layers)
 {
 	for (uint32_t i = 0; i < qmw_safetensors_count(file); i++) {
 		const char *name = qmw_safetensors_at(file, i)->name;
-		unsigned layer;
-		int used = 0;
+		const char *array = array_of(name, layers);
 
-		if (sscanf(name, "layers.%9u.%n", &layer, &used) == 1 && used && layer < layers &&
-		    is_array_name(name + used))
+		if (array && is_array_name(array))
 			continue;
 		qmc_error(COMPONENT,
 			  "%s: tensor %s is no constant of a model of %" PRIu32 " layers; " REMEDY,

@@ -16,11 +16,11 @@ struct recall {
 	const struct qmw_eval_options *options;
 	uint32_t vocab;
 	uint32_t *tokens; /* [options->length] */
-	uint8_t *greedy;  /* [options->length] */
+	uint32_t *greedy; /* [options->length] */
 	uint32_t done, of;
 };
 
-/* Greedy byte after each position of a prompt. */
+/* Greedy token after each position of a prompt. */
 static qmla_status_t read_greedy(struct recall *r, const char *text, uint32_t length)
 {
 	qmla_status_t status = qmw_runner_reset(r->runner);
@@ -33,14 +33,13 @@ static qmla_status_t read_greedy(struct recall *r, const char *text, uint32_t le
 
 		status = qmw_runner_feed(r->runner, r->tokens + i, count, &logits);
 		for (uint32_t t = 0; t < count && !status; t++)
-			r->greedy[i + t] =
-				(uint8_t)qmw_argmax(logits + (size_t)t * r->vocab, r->vocab);
+			r->greedy[i + t] = qmw_argmax(logits + (size_t)t * r->vocab, r->vocab);
 	}
 	return status;
 }
 
-/* One [start, end) pair against the greedy bytes; false when it is no span of the text. */
-static bool judge(const json_t *span, const char *text, size_t length, const uint8_t *greedy,
+/* One [start, end) pair against the greedy tokens; false when it is no span of the text. */
+static bool judge(const json_t *span, const char *text, size_t length, const uint32_t *greedy,
 		  struct qmw_eval_recall *result)
 {
 	json_int_t start = json_integer_value(json_array_get(span, 0));
@@ -169,7 +168,7 @@ qmla_status_t qmw_eval_recalls(const struct qmw_eval_reader *readers, uint32_t c
 	if (options->length == 0)
 		return QMLA_ERR_INVALID_ARGUMENT;
 	r.tokens = calloc(options->length, sizeof(*r.tokens));
-	r.greedy = malloc(options->length);
+	r.greedy = calloc(options->length, sizeof(*r.greedy));
 	if (r.tokens && r.greedy)
 		status = QMLA_OK;
 	for (uint32_t i = 0; i < count && !status; i++)

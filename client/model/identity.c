@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct message {
-	uint8_t bytes[1024]; /* at most 17 + 72 + 48 + 12 + 256 + 84 */
+	uint8_t bytes[1024]; /* at most 17 + 72 + 48 + 12 + 256 + 84 + 32 */
 	size_t length;
 };
 
@@ -39,6 +39,16 @@ static uint32_t flags(const struct qmw_identity_parts *parts)
 	       (c->mlp_bias ? 8u : 0) | (parts->round_bf16 ? 16u : 0);
 }
 
+/* Which layers have experts: a layer a bit, from the lowest on, in whole bytes. */
+static void put_sparse(struct message *m, const struct qmw_config *c)
+{
+	uint8_t bits[(QMK_MAX_LAYERS + 7) / 8] = {0};
+
+	for (uint32_t i = 0; i < c->layers; i++)
+		bits[i / 8] |= (uint8_t)(c->moe.sparse[i] << i % 8);
+	put(m, bits, (c->layers + 7) / 8);
+}
+
 /* What a family adds; a plain dense model has nothing of it, and the message ends before. */
 static void put_family(struct message *m, const struct qmw_config *c)
 {
@@ -69,6 +79,8 @@ static void put_family(struct message *m, const struct qmw_config *c)
 		put_u32(m, numbers[i]);
 	for (size_t i = 0; i < sizeof(scales) / sizeof(scales[0]); i++)
 		put_float(m, scales[i]);
+	if (moe->experts)
+		put_sparse(m, c);
 }
 
 qmla_status_t qmw_identity_compute(const struct qmw_identity_parts *parts,

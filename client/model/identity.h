@@ -15,6 +15,8 @@
  *   zero experts, experts a token, groups, groups chosen, gate, group score, correction,
  *   normalised, shortcut, neighbours, splits, end token of n-grams (u32 each); scales of
  *   experts, latents, queries, embeddings, residuals, head, ratio of n-grams (f32 each)
+ *   with experts: a bit for each layer, set where experts follow, layer 0 in the lowest bit of
+ *   the first byte, ceil(layers / 8) bytes
  *
  * The calibration is left out of what "ignore calibration" runs, so such a run
  * shares nothing with a calibrated one.

@@ -114,6 +114,34 @@ static void test_tensor_in_two_shards(void **state)
 	expect(QMLA_ERR_FORMAT);
 }
 
+/* An index of @count shards, none of which is there, for twenty tensors each. */
+static void write_index(uint32_t count)
+{
+	size_t room = (size_t)count * 20 * 64 + 64, used;
+	char *text = malloc(room);
+
+	assert_non_null(text);
+	used = (size_t)snprintf(text, room, "{\"weight_map\": {");
+	for (uint32_t i = 0; i < 20 * count; i++)
+		used += (size_t)snprintf(text + used, room - used, "%s\"t%u\": \"s%u\"",
+					 i ? ", " : "", i, i % count);
+	used += (size_t)snprintf(text + used, room - used, "}}");
+	fixture_write(directory, INDEX, text, used);
+	free(text);
+}
+
+/* A name counts once however many tensors it holds, and there is a limit. */
+static void test_many_shards(void **state)
+{
+	(void)state;
+	copy(SHARDED);
+	write_index(4096);
+	expect(QMLA_ERR_NOT_FOUND);
+	copy(SHARDED);
+	write_index(4097);
+	expect(QMLA_ERR_TOO_LARGE);
+}
+
 static void test_header(void **state)
 {
 	static const struct {
@@ -295,6 +323,7 @@ int main(void)
 		cmocka_unit_test(test_missing_files),
 		cmocka_unit_test(test_index),
 		cmocka_unit_test(test_tensor_in_two_shards),
+		cmocka_unit_test(test_many_shards),
 		cmocka_unit_test(test_header),
 		cmocka_unit_test(test_truncated),
 		cmocka_unit_test(test_overlap),

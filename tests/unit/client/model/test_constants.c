@@ -191,6 +191,13 @@ static void test_refused_files(void **state)
 		 QMLA_ERR_FORMAT},
 		{"quantmla.safetensors", "layers.0.content_mean", "layers.0.content_mena", true,
 		 QMLA_ERR_FORMAT},
+		/* not as the program writes a number: it would not be found under its own name */
+		{"quantmla.safetensors", "layers.0.content_mean", "layers.00.content_mean", true,
+		 QMLA_ERR_FORMAT},
+		{"quantmla.safetensors", "layers.0.content_mean", "layers.+0.content_mean", true,
+		 QMLA_ERR_FORMAT},
+		{"quantmla.safetensors", "layers.0.content_mean", "layers. 0.content_mean", true,
+		 QMLA_ERR_FORMAT},
 		{"quantmla.safetensors", "\"shape\":[512]", "\"shape\":[16,32]", true,
 		 QMLA_ERR_FORMAT},
 		{"quantmla.safetensors", "layers.0.content_rotation", "layers.0.content_feedback_",

@@ -121,6 +121,88 @@ static void test_recall(void **state)
 	qmw_model_close(model);
 }
 
+/* Prompts of two letters, for ten first ones and every second one. */
+static struct qmw_eval_recall guess_letters(const char *directory)
+{
+	const struct qmw_model_options model_options = {.threads = 1, .cache = QMW_CACHE_F32};
+	const struct qmw_eval_options options = {.length = 64};
+	char *lines = malloc(1 << 20);
+	struct qmw_eval_recall result;
+	struct qmw_model *model;
+	size_t used = 0;
+
+	assert_non_null(lines);
+	for (int a = 'a'; a <= 'j'; a++)
+		for (int b = '0'; b <= 'z'; b++)
+			used += (size_t)sprintf(
+				lines + used, "{\"text\": \"%c\\u%04x\", \"answers\": [[1, 2]]}\n",
+				a, b);
+	assert_int_equal(qmw_model_open(directory, &model_options, &model), QMLA_OK);
+	assert_int_equal(qmw_eval_recall(model, lines, used, &options, &result), QMLA_OK);
+	qmw_model_close(model);
+	free(lines);
+	return result;
+}
+
+/* Rows 256 to 511 are @factor times the first 256. */
+static void widen_rows(struct fixture_tensor *tensor, float factor)
+{
+	size_t count = (size_t)(tensor->shape[0] * tensor->shape[1]);
+
+	tensor->values = realloc(tensor->values, 2 * count * sizeof(*tensor->values));
+	assert_non_null(tensor->values);
+	for (size_t i = 0; i < count; i++)
+		tensor->values[count + i] = factor * tensor->values[i];
+	tensor->shape[0] *= 2;
+}
+
+/* The checkpoint with 256 further tokens: each is twice as likely as the byte 256 below it. */
+static void widen_vocabulary(const char *from, const char *directory)
+{
+	struct fixture_tensor tensors[64] = {0};
+	struct qmw_safetensors *file;
+	char path[300];
+	uint32_t count;
+
+	fixture_copy(from, directory);
+	fixture_replace(directory, "config.json", "\"vocab_size\": 256", "\"vocab_size\": 512");
+	snprintf(path, sizeof(path), "%s/model.safetensors", from);
+	assert_int_equal(qmw_safetensors_open(path, &file), QMLA_OK);
+	count = qmw_safetensors_count(file);
+	assert_in_range(count, 1, 64);
+	for (uint32_t i = 0; i < count; i++) {
+		const struct qmw_tensor *t = qmw_safetensors_at(file, i);
+
+		snprintf(tensors[i].name, sizeof(tensors[i].name), "%s", t->name);
+		tensors[i].rank = t->rank;
+		memcpy(tensors[i].shape, t->shape, sizeof(tensors[i].shape));
+		tensors[i].values = malloc(t->elements * sizeof(float));
+		assert_int_equal(qmw_tensor_to_float(t, path, tensors[i].values), QMLA_OK);
+		if (strcmp(t->name, "model.embed_tokens.weight") == 0)
+			widen_rows(&tensors[i], 1);
+		if (strcmp(t->name, "lm_head.weight") == 0)
+			widen_rows(&tensors[i], 2);
+	}
+	qmw_safetensors_close(file);
+	fixture_write_tensors(directory, "model.safetensors", tensors, count);
+}
+
+/* A greedy token behind the bytes is no byte: 256 + 'a' is not 'a'. */
+static void test_recall_wide_vocabulary(void **state)
+{
+	struct qmw_eval_recall narrow = guess_letters(FIXTURE_GOLDEN "v3-f32-rope32-yarn"), wide;
+	char directory[256];
+
+	(void)state;
+	fixture_make(directory);
+	widen_vocabulary(FIXTURE_GOLDEN "v3-f32-rope32-yarn", directory);
+	wide = guess_letters(directory);
+	assert_int_equal(narrow.answers, wide.answers);
+	assert_in_range(narrow.right, 1, 10);
+	assert_int_equal(wide.right, 0);
+	fixture_remove(directory);
+}
+
 static bool stop(void *user, uint32_t done, uint32_t of)
 {
 	uint32_t *calls = user;
@@ -195,6 +277,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bits_per_byte),
 		cmocka_unit_test(test_recall),
+		cmocka_unit_test(test_recall_wide_vocabulary),
 		cmocka_unit_test(test_refused),
 	};
 
