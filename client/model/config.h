@@ -4,7 +4,8 @@
  * config.json of a model with multi-head latent attention: DeepSeek-V2, V3 and what is
  * built like it (R1, Moonlight, Kimi-K2), GLM-4.7-Flash, LongCat-Flash, MiniCPM3. Read
  * in the forms that transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters) write.
- * Defaults for missing keys are transformers'. What a family means is in config_<family>.c;
+ * Defaults for missing keys are those of the family's class in transformers; where it has none,
+ * or implementations disagree, the key must be there. What a family means is in config_<family>.c;
  * nothing else of the runtime asks for it.
  */
 #ifndef QMW_CONFIG_H

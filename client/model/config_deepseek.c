@@ -7,20 +7,29 @@
 
 #include "client/model/config_reader.h"
 
+/* With group_limited_greedy the class has no groups of its own and cannot run without. */
+static const struct qmw_expert_defaults missing_v2 = {
+	.dense = 0, .shared = 2, .groups = -1, .top_groups = -1, .scale = 1};
+static const struct qmw_expert_defaults missing_v3 = {
+	.dense = 3, .shared = 1, .groups = 8, .top_groups = 4, .scale = 2.5};
+/* No class of its own: others run it as a V3, whose groups it does not have. */
+static const struct qmw_expert_defaults missing_kimi = {
+	.dense = -1, .shared = -1, .groups = -1, .top_groups = -1, .scale = -1};
+
 static void read_v2(struct qmw_reader *r, struct qmw_config *c)
 {
 	const char *method = json_string_value(qmw_reader_value(r->root, "topk_method"));
 
 	c->mlp_bias = qmw_reader_flag(r, "mlp_bias", false);
 	c->rope_interleave = true;
-	qmw_reader_experts(r, 0, c);
+	qmw_reader_experts(r, &missing_v2, c);
 	if (!c->moe.experts)
 		return;
 	qmw_reader_only(r, "scoring_func", "softmax");
 	c->moe.gate = QMW_GATE_SOFTMAX;
 	c->moe.group_score = QMW_GROUP_MAX;
 	if (method && strcmp(method, "group_limited_greedy") == 0)
-		qmw_reader_groups(r, c);
+		qmw_reader_groups(r, &missing_v2, c);
 	else
 		qmw_reader_only(r, "topk_method", "greedy");
 	if (qmw_reader_flag(r, "norm_topk_prob", false))
@@ -29,12 +38,23 @@ static void read_v2(struct qmw_reader *r, struct qmw_config *c)
 				"published checkpoints have false");
 }
 
-static void read_v3(struct qmw_reader *r, struct qmw_config *c)
+static void read_like_v3(struct qmw_reader *r, const struct qmw_expert_defaults *missing,
+			 struct qmw_config *c)
 {
 	c->rope_interleave = qmw_reader_flag(r, "rope_interleave", true);
-	qmw_reader_experts(r, 3, c);
+	qmw_reader_experts(r, missing, c);
 	if (c->moe.experts)
-		qmw_reader_sigmoid_gate(r, c);
+		qmw_reader_sigmoid_gate(r, missing, c);
+}
+
+static void read_v3(struct qmw_reader *r, struct qmw_config *c)
+{
+	read_like_v3(r, &missing_v3, c);
+}
+
+static void read_kimi(struct qmw_reader *r, struct qmw_config *c)
+{
+	read_like_v3(r, &missing_kimi, c);
 }
 
 const struct qmw_family qmw_family_deepseek_v2 = {
@@ -70,5 +90,5 @@ const struct qmw_family qmw_family_kimi_k2 = {
 	.sublayers = 1,
 	.norm_eps = 1e-6,
 	.rope_theta = 10000,
-	.read = read_v3,
+	.read = read_kimi,
 };

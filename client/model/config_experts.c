@@ -14,19 +14,27 @@ static bool has_experts(const struct qmw_reader *r)
 		 (json_is_integer(experts) && json_integer_value(experts) == 0));
 }
 
-void qmw_reader_experts(struct qmw_reader *r, uint32_t dense, struct qmw_config *c)
+void qmw_reader_experts(struct qmw_reader *r, const struct qmw_expert_defaults *missing,
+			struct qmw_config *c)
 {
 	struct qmw_moe_config *moe = &c->moe;
-	uint32_t first = qmw_reader_count(r, "first_k_dense_replace", dense, 0, UINT32_MAX);
-	uint32_t every = qmw_reader_count(r, "moe_layer_freq", 1, 1, QMK_MAX_LAYERS);
+	uint32_t first, every;
 
-	if (r->status || !has_experts(r) || first >= c->layers)
+	if (r->status || !has_experts(r))
 		return;
+	first = qmw_reader_count(r, "first_k_dense_replace", missing->dense, 0, UINT32_MAX);
+	every = qmw_reader_count(r, "moe_layer_freq", 1, 1, QMK_MAX_LAYERS);
+	if (r->status || first >= c->layers)
+		return;
+	qmw_reader_no_null(r, "n_shared_experts");
+	qmw_reader_no_null(r, "routed_scaling_factor");
 	moe->experts = qmw_reader_count(r, "n_routed_experts", -1, 1, QMW_EXPERTS_MAX);
 	moe->top_k = qmw_reader_count(r, "num_experts_per_tok", -1, 1, QMW_TOP_K_MAX);
 	moe->width = qmw_reader_count(r, "moe_intermediate_size", -1, 1, QMW_DIM_MAX);
-	moe->shared_width = moe->width * qmw_reader_count(r, "n_shared_experts", 0, 0, 64);
-	moe->scale = (float)qmw_reader_number(r, r->root, "routed_scaling_factor", 1, 1e-6, 1e6);
+	moe->shared_width =
+		moe->width * qmw_reader_count(r, "n_shared_experts", missing->shared, 0, 64);
+	moe->scale = (float)qmw_reader_number(r, r->root, "routed_scaling_factor", missing->scale,
+					      1e-6, 1e6);
 	moe->groups = moe->top_groups = 1;
 	moe->gate_name = "gate.weight";
 	for (uint32_t i = first; i < c->layers && !r->status; i++)
@@ -34,13 +42,18 @@ void qmw_reader_experts(struct qmw_reader *r, uint32_t dense, struct qmw_config 
 			moe->sparse[i] = true;
 }
 
-void qmw_reader_groups(struct qmw_reader *r, struct qmw_config *c)
+void qmw_reader_groups(struct qmw_reader *r, const struct qmw_expert_defaults *missing,
+		       struct qmw_config *c)
 {
-	c->moe.groups = qmw_reader_count(r, "n_group", 1, 1, QMW_EXPERTS_MAX);
-	c->moe.top_groups = qmw_reader_count(r, "topk_group", 1, 1, QMW_EXPERTS_MAX);
+	qmw_reader_no_null(r, "n_group");
+	qmw_reader_no_null(r, "topk_group");
+	c->moe.groups = qmw_reader_count(r, "n_group", missing->groups, 1, QMW_EXPERTS_MAX);
+	c->moe.top_groups =
+		qmw_reader_count(r, "topk_group", missing->top_groups, 1, QMW_EXPERTS_MAX);
 }
 
-void qmw_reader_sigmoid_gate(struct qmw_reader *r, struct qmw_config *c)
+void qmw_reader_sigmoid_gate(struct qmw_reader *r, const struct qmw_expert_defaults *missing,
+			     struct qmw_config *c)
 {
 	qmw_reader_only(r, "scoring_func", "sigmoid");
 	qmw_reader_only(r, "topk_method", "noaux_tc");
@@ -48,7 +61,7 @@ void qmw_reader_sigmoid_gate(struct qmw_reader *r, struct qmw_config *c)
 	c->moe.group_score = QMW_GROUP_TOP2;
 	c->moe.correction_name = "gate.e_score_correction_bias";
 	c->moe.normalise = qmw_reader_flag(r, "norm_topk_prob", true);
-	qmw_reader_groups(r, c);
+	qmw_reader_groups(r, missing, c);
 }
 
 void qmw_reader_check_experts(struct qmw_reader *r, const struct qmw_config *c)

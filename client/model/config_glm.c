@@ -28,14 +28,16 @@ static void read_layer_types(struct qmw_reader *r, const json_t *types, struct q
 static void read_glm(struct qmw_reader *r, struct qmw_config *c)
 {
 	const json_t *types = qmw_reader_value(r->root, "mlp_layer_types");
+	const struct qmw_expert_defaults missing = {
+		.dense = types ? 0 : 1, .shared = 1, .groups = 1, .top_groups = 1, .scale = 1.8};
 
 	c->rope_interleave = qmw_reader_flag(r, "rope_interleave", true);
-	qmw_reader_experts(r, types ? 0 : 1, c);
+	qmw_reader_experts(r, &missing, c);
 	if (!c->moe.experts)
 		return;
 	if (types)
 		read_layer_types(r, types, c);
-	qmw_reader_sigmoid_gate(r, c);
+	qmw_reader_sigmoid_gate(r, &missing, c);
 }
 
 const struct qmw_family qmw_family_glm4_moe_lite = {

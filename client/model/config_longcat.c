@@ -10,15 +10,25 @@
 
 #include "client/model/config_reader.h"
 
-static void read_experts(struct qmw_reader *r, struct qmw_config *c)
+/* For missing keys. LongCat-Flash-Lite has no class in transformers: it must have its own. */
+struct defaults {
+	int32_t zero_experts;
+	double scale;
+};
+
+static void read_experts(struct qmw_reader *r, const struct defaults *missing, struct qmw_config *c)
 {
 	struct qmw_moe_config *moe = &c->moe;
 
+	qmw_reader_no_null(r, "zero_expert_num");
+	qmw_reader_no_null(r, "routed_scaling_factor");
 	moe->experts = qmw_reader_count(r, "n_routed_experts", -1, 1, QMW_EXPERTS_MAX);
-	moe->zero_experts = qmw_reader_count(r, "zero_expert_num", 0, 0, QMW_EXPERTS_MAX);
+	moe->zero_experts =
+		qmw_reader_count(r, "zero_expert_num", missing->zero_experts, 0, QMW_EXPERTS_MAX);
 	moe->top_k = qmw_reader_count(r, "moe_topk", -1, 1, QMW_TOP_K_MAX);
 	moe->width = qmw_reader_count(r, "expert_ffn_hidden_size", -1, 1, QMW_DIM_MAX);
-	moe->scale = (float)qmw_reader_number(r, r->root, "routed_scaling_factor", 1, 1e-6, 1e6);
+	moe->scale = (float)qmw_reader_number(r, r->root, "routed_scaling_factor", missing->scale,
+					      1e-6, 1e6);
 	moe->groups = moe->top_groups = 1;
 	moe->gate = QMW_GATE_SOFTMAX;
 	moe->correction_name = "router.e_score_correction_bias";
@@ -48,7 +58,7 @@ static void read_ngram(struct qmw_reader *r, struct qmw_config *c)
 				"times (emb_neighbor_num - 1) does not divide hidden_size");
 }
 
-static void read_longcat(struct qmw_reader *r, struct qmw_config *c)
+static void read_any(struct qmw_reader *r, const struct defaults *missing, struct qmw_config *c)
 {
 	qmw_reader_only(r, "attention_method", "MLA");
 	c->rope_interleave = true;
@@ -60,15 +70,20 @@ static void read_longcat(struct qmw_reader *r, struct qmw_config *c)
 		c->latent_scale = (float)sqrt((double)c->hidden / c->content_dim);
 	if (qmw_reader_flag(r, "mla_scale_q_lora", true))
 		c->query_scale = (float)sqrt((double)c->hidden / c->q_rank);
-	read_experts(r, c);
+	read_experts(r, missing, c);
 	if (qmw_reader_value(r->root, "ngram_vocab_size_ratio") ||
 	    qmw_reader_value(r->root, "emb_neighbor_num"))
 		read_ngram(r, c);
 }
 
+static void read_longcat(struct qmw_reader *r, struct qmw_config *c)
+{
+	read_any(r, &(struct defaults){.zero_experts = 256, .scale = 6}, c);
+}
+
 static void read_longcat_ngram(struct qmw_reader *r, struct qmw_config *c)
 {
-	read_longcat(r, c);
+	read_any(r, &(struct defaults){.zero_experts = -1, .scale = -1}, c);
 	if (!r->status && !c->ngram.neighbours)
 		qmw_reader_fail(r, QMLA_ERR_FORMAT, "ngram_vocab_size_ratio", "is missing");
 }

@@ -47,6 +47,13 @@ uint32_t qmw_reader_count(struct qmw_reader *reader, const char *key, int64_t mi
 	return (uint32_t)number;
 }
 
+void qmw_reader_no_null(struct qmw_reader *reader, const char *key)
+{
+	if (json_is_null(json_object_get(reader->root, key)))
+		qmw_reader_fail(reader, QMLA_ERR_FORMAT, key,
+				"is null, which is no number: write the model's own");
+}
+
 bool qmw_reader_flag(struct qmw_reader *reader, const char *key, bool missing)
 {
 	const json_t *value = qmw_reader_value(reader->root, key);

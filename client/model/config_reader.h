@@ -61,16 +61,33 @@ void qmw_reader_rope(struct qmw_reader *reader, const struct qmw_family *family,
 		     struct qmw_config *config);
 
 /**
- * Routed and shared experts as DeepSeek names them, and which layers have them: from
- * first_k_dense_replace (@p dense when missing) on. No experts: every layer is dense.
+ * What transformers' class of a family takes for a key that is missing. Negative: it has no
+ * such class, or none that could run; the key must be there.
  */
-void qmw_reader_experts(struct qmw_reader *reader, uint32_t dense, struct qmw_config *config);
+struct qmw_expert_defaults {
+	int32_t dense;              /**< first_k_dense_replace */
+	int32_t shared;             /**< n_shared_experts */
+	int32_t groups, top_groups; /**< n_group, topk_group */
+	double scale;               /**< routed_scaling_factor */
+};
+
+/** Fails when @p key is there and null, which stands for no number: a default would be a guess. */
+void qmw_reader_no_null(struct qmw_reader *reader, const char *key);
+
+/**
+ * Routed and shared experts as DeepSeek names them, and which layers have them: from
+ * first_k_dense_replace on. No experts: every layer is dense.
+ */
+void qmw_reader_experts(struct qmw_reader *reader, const struct qmw_expert_defaults *missing,
+			struct qmw_config *config);
 
 /** n_group and topk_group. */
-void qmw_reader_groups(struct qmw_reader *reader, struct qmw_config *config);
+void qmw_reader_groups(struct qmw_reader *reader, const struct qmw_expert_defaults *missing,
+		       struct qmw_config *config);
 
 /** DeepSeek-V3's gate, groups included: sigmoid scores, a correction for the choice alone. */
-void qmw_reader_sigmoid_gate(struct qmw_reader *reader, struct qmw_config *config);
+void qmw_reader_sigmoid_gate(struct qmw_reader *reader, const struct qmw_expert_defaults *missing,
+			     struct qmw_config *config);
 
 /** Checks what routing takes for granted: groups divide the experts, enough are left to choose. */
 void qmw_reader_check_experts(struct qmw_reader *reader, const struct qmw_config *config);

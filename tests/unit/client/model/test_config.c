@@ -198,6 +198,9 @@ static void test_no_experts(void **state)
 	"\"n_shared_experts\": 2, \"first_k_dense_replace\": 1"
 #define V2_MOE "{\"model_type\": \"deepseek_v2\", " GEOMETRY ", " EXPERTS
 #define V3_MOE "{\"model_type\": \"deepseek_v3\", " GEOMETRY ", " EXPERTS
+#define KIMI   "{\"model_type\": \"kimi_k2\", " GEOMETRY ", " EXPERTS
+#define GROUPS "\"n_group\": 1, \"topk_group\": 1"
+#define SCALE  "\"routed_scaling_factor\": 2.827"
 #define GLM    "{\"model_type\": \"glm4_moe_lite\", " GEOMETRY
 #define CPM    "{\"model_type\": \"minicpm3\", " GEOMETRY
 #define LONGCAT                                                                                    \
@@ -232,9 +235,78 @@ static void test_deepseek_experts(void **state)
 	assert_string_equal(c.moe.correction_name, "gate.e_score_correction_bias");
 	assert_false(c.moe.sparse[1]); /* every second layer: 0, which is dense */
 	assert_string_equal(c.family, "DeepSeek-V3");
-	assert_int_equal(parse("{\"model_type\": \"kimi_k2\", " GEOMETRY ", " EXPERTS "}", &c),
-			 QMLA_OK);
+	assert_int_equal(parse(KIMI ", " GROUPS ", " SCALE "}", &c), QMLA_OK);
 	assert_string_equal(c.family, "Kimi-K2");
+}
+
+#define FEW                                                                                        \
+	GEOMETRY ", \"n_routed_experts\": 16, \"num_experts_per_tok\": 2, "                        \
+		 "\"moe_intermediate_size\": 24"
+#define LONGCAT_FEW                                                                                \
+	"\"num_layers\": 3, \"ffn_hidden_size\": 40, \"q_lora_rank\": 16, "                        \
+	"\"expert_ffn_hidden_size\": 24, \"moe_topk\": 3, \"n_routed_experts\": 8, " GEOMETRY
+#define NGRAMS "\"emb_neighbor_num\": 3, \"emb_split_num\": 2, \"ngram_vocab_size_ratio\": 1.5"
+
+/* What transformers 5.17's configuration classes print for a key that is left out. */
+static void test_missing_keys(void **state)
+{
+	struct qmw_config c;
+
+	(void)state;
+	assert_int_equal(parse("{\"model_type\": \"deepseek_v2\", " FEW "}", &c), QMLA_OK);
+	assert_true(c.moe.shared_width == 2 * 24 && c.moe.scale == 1 && c.moe.sparse[0]);
+	assert_int_equal(
+		parse("{\"model_type\": \"deepseek_v3\", \"first_k_dense_replace\": 1, " FEW "}",
+		      &c),
+		QMLA_OK);
+	assert_true(c.moe.shared_width == 24 && c.moe.scale == 2.5f && c.moe.normalise);
+	assert_true(c.moe.groups == 8 && c.moe.top_groups == 4);
+	/* Two layers and three dense ones in front. */
+	assert_int_equal(parse("{\"model_type\": \"deepseek_v3\", " FEW "}", &c), QMLA_OK);
+	assert_int_equal(c.moe.experts, 0);
+	assert_int_equal(parse("{\"model_type\": \"glm4_moe_lite\", " FEW "}", &c), QMLA_OK);
+	assert_true(c.moe.shared_width == 24 && c.moe.scale == 1.8f && c.moe.normalise);
+	assert_true(c.moe.groups == 1 && c.moe.top_groups == 1);
+	assert_true(!c.moe.sparse[0] && c.moe.sparse[1]);
+	assert_int_equal(parse("{\"model_type\": \"longcat_flash\", " LONGCAT_FEW "}", &c),
+			 QMLA_OK);
+	assert_true(c.moe.zero_experts == 256 && c.moe.scale == 6);
+}
+
+/* No class says what these would be, and each of them changes what the model computes. */
+static void test_missing_keys_refused(void **state)
+{
+	static const char *const texts[] = {
+		V2_MOE ", \"topk_method\": \"group_limited_greedy\", \"topk_group\": 2}",
+		V2_MOE ", \"topk_method\": \"group_limited_greedy\", \"n_group\": 4}",
+		V2_MOE ", \"routed_scaling_factor\": null}",
+		"{\"model_type\": \"deepseek_v2\", \"n_shared_experts\": null, " FEW "}",
+		V3_MOE ", \"n_group\": null, \"topk_group\": 1}",
+		V3_MOE ", \"n_group\": 2, \"topk_group\": null}",
+		GLM ", " EXPERTS ", \"n_group\": null}",
+		KIMI ", " GROUPS "}",
+		KIMI ", " SCALE ", \"n_group\": 1}",
+		KIMI ", " SCALE ", \"topk_group\": 1}",
+		"{\"model_type\": \"kimi_k2\", \"n_shared_experts\": 1, " SCALE ", " GROUPS ", " FEW
+		"}",
+		"{\"model_type\": \"kimi_k2\", \"first_k_dense_replace\": 1, " SCALE ", " GROUPS
+		", " FEW "}",
+		LONGCAT ", \"routed_scaling_factor\": null}",
+		"{\"model_type\": \"longcat_flash_ngram\", " SCALE ", " NGRAMS ", " LONGCAT_FEW "}",
+		"{\"model_type\": \"longcat_flash_ngram\", \"zero_expert_num\": 2, " NGRAMS
+		", " LONGCAT_FEW "}",
+	};
+	struct qmw_config c;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		if (parse(texts[i], &c) != QMLA_ERR_FORMAT)
+			fail_msg("%s is not refused", texts[i]);
+	assert_int_equal(
+		parse("{\"model_type\": \"longcat_flash_ngram\", \"zero_expert_num\": 2, " SCALE
+		      ", " NGRAMS ", " LONGCAT_FEW "}",
+		      &c),
+		QMLA_OK);
 }
 
 static void test_other_families(void **state)
@@ -344,6 +416,8 @@ int main(void)
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_no_experts),
 		cmocka_unit_test(test_deepseek_experts),
+		cmocka_unit_test(test_missing_keys),
+		cmocka_unit_test(test_missing_keys_refused),
 		cmocka_unit_test(test_other_families),
 		cmocka_unit_test(test_longrope),
 		cmocka_unit_test(test_families_refused),
