@@ -26,6 +26,7 @@ static const char *expectation(enum qmc_option_kind kind)
 		return "a number";
 	case QMC_OPTION_STRING:
 	case QMC_OPTION_LIST:
+	case QMC_OPTION_STRINGS:
 		break;
 	}
 	return "text";
@@ -278,7 +279,7 @@ void qmc_options_release(const struct qmc_options *options)
 	for (size_t i = 0; i < options->count; i++) {
 		const struct qmc_option *option = &options->table[i];
 
-		if (option->kind == QMC_OPTION_STRING || option->kind == QMC_OPTION_LIST) {
+		if (qmc_option_is_text(option)) {
 			free(*(char **)option->target);
 			*(char **)option->target = NULL;
 		}

@@ -16,8 +16,10 @@
 #include <qmla/status.h>
 
 enum qmc_option_kind {
-	QMC_OPTION_STRING,   /**< char *: malloc'ed copy, the old value is freed */
-	QMC_OPTION_LIST,     /**< char *: as STRING; given again, joined with ',' */
+	QMC_OPTION_STRING, /**< char *: malloc'ed copy, the old value is freed */
+	QMC_OPTION_LIST,   /**< char *: as STRING; given again, joined with ',' */
+	/** char *: every value that was given, each with its zero byte, and one more zero byte */
+	QMC_OPTION_STRINGS,
 	QMC_OPTION_BOOL,     /**< bool: --name or --no-name; "true"/"false" in the file */
 	QMC_OPTION_UNSIGNED, /**< uint64_t within [min, max] */
 	QMC_OPTION_BYTES,    /**< uint64_t: 4096, 64KiB, 1.5GiB; within [min, max] */
@@ -71,7 +73,7 @@ qmla_status_t qmc_options_reload(const struct qmc_options *options, const char *
 /** Prints usage, summary, the table's flags and the epilogue. */
 void qmc_options_print_help(const struct qmc_options *options, FILE *out);
 
-/** Frees STRING and LIST targets and sets them to NULL. */
+/** Frees STRING, LIST and STRINGS targets and sets them to NULL. */
 void qmc_options_release(const struct qmc_options *options);
 
 /** "4096", "64KiB", "1.5GiB", "2G" (binary units). */

@@ -101,6 +101,28 @@ static qmla_status_t assign_string(char **target, const char *text, bool join)
 	return QMLA_OK;
 }
 
+/* An empty value would read as the end. */
+static qmla_status_t assign_strings(char **target, const char *text, bool join)
+{
+	size_t more = strlen(text) + 1, used = 0;
+	char *all;
+
+	if (!text[0])
+		return QMLA_ERR_INVALID_ARGUMENT;
+	while (join && *target && (*target)[used])
+		used += strlen(*target + used) + 1;
+	all = malloc(used + more + 1);
+	if (!all)
+		return QMLA_ERR_NO_MEMORY;
+	if (used > 0)
+		memcpy(all, *target, used);
+	memcpy(all + used, text, more);
+	all[used + more] = 0;
+	free(*target);
+	*target = all;
+	return QMLA_OK;
+}
+
 static qmla_status_t assign_number(const struct qmc_option *option, const char *text)
 {
 	uint64_t value = 0;
@@ -155,6 +177,8 @@ qmla_status_t qmc_option_assign(const struct qmc_option *option, const char *tex
 		return assign_string(option->target, text, false);
 	case QMC_OPTION_LIST:
 		return assign_string(option->target, text, join);
+	case QMC_OPTION_STRINGS:
+		return assign_strings(option->target, text, join);
 	case QMC_OPTION_BOOL:
 		return assign_bool(option->target, text);
 	case QMC_OPTION_REAL:
@@ -165,6 +189,12 @@ qmla_status_t qmc_option_assign(const struct qmc_option *option, const char *tex
 		return assign_number(option, text);
 	}
 	return QMLA_ERR_INTERNAL;
+}
+
+bool qmc_option_is_text(const struct qmc_option *option)
+{
+	return option->kind == QMC_OPTION_STRING || option->kind == QMC_OPTION_LIST ||
+	       option->kind == QMC_OPTION_STRINGS;
 }
 
 bool qmc_option_acceptable(const struct qmc_option *option, const char *text)
@@ -181,7 +211,7 @@ bool qmc_option_acceptable(const struct qmc_option *option, const char *text)
 
 	probe.target = &scratch;
 	status = qmc_option_assign(&probe, text, false);
-	if (option->kind == QMC_OPTION_STRING || option->kind == QMC_OPTION_LIST)
+	if (qmc_option_is_text(option))
 		free(scratch.string);
 	return status == QMLA_OK;
 }

@@ -7,9 +7,12 @@
 
 /**
  * Parses @p text as @p option's kind, checks its range and stores it in the target.
- * With @p join a LIST is extended, else replaced. The target is untouched on an error.
+ * With @p join a LIST or STRINGS is extended, else replaced. The target is untouched on an error.
  */
 qmla_status_t qmc_option_assign(const struct qmc_option *option, const char *text, bool join);
+
+/** True when the target is a char * to be freed. */
+bool qmc_option_is_text(const struct qmc_option *option);
 
 /** True when qmc_option_assign would succeed; stores nothing. */
 bool qmc_option_acceptable(const struct qmc_option *option, const char *text);

@@ -14,6 +14,7 @@
 #include "client/cli/layer_list.h"
 #include "client/cli/progress.h"
 #include "client/cli/text.h"
+#include "client/cli/vocabulary.h"
 #include "client/model/config.h"
 #include "common/options.h"
 
@@ -98,8 +99,11 @@ static qmla_status_t take_layers(struct command *c)
 			 c->flags->model);
 		return status;
 	}
-	if (!c->flags->layers)
-		return QMLA_OK;
+	if (!c->flags->tokens)
+		status = qmw_vocabulary_check(PROGRAM, c->flags->model, c->config.vocab, true,
+					      c->problem, sizeof(c->problem));
+	if (status != QMLA_OK || !c->flags->layers)
+		return status;
 	c->layers = calloc(c->config.layers, sizeof(*c->layers));
 	if (!c->layers)
 		return QMLA_ERR_NO_MEMORY;

@@ -13,6 +13,8 @@
 #include "client/cli/exit.h"
 #include "client/cli/failure.h"
 #include "client/cli/text.h"
+#include "client/cli/vocabulary.h"
+#include "client/model/config.h"
 #include "common/options.h"
 
 #define PROGRAM    "qmla calibrate"
@@ -103,30 +105,40 @@ static qmla_status_t add_file(struct tokens *tokens, const char *path, bool wide
 	return status;
 }
 
-/* @list is what the flag was given, joined by commas; split in place. */
-static qmla_status_t add_list(struct tokens *tokens, char *list, bool wide)
+/* @paths is of QMC_OPTION_STRINGS, or NULL. */
+static qmla_status_t add_files(struct tokens *tokens, const char *paths, bool wide)
 {
 	qmla_status_t status = QMLA_OK;
-	char *rest = list, *path;
 
-	while (status == QMLA_OK && (path = strsep(&rest, ",")) != NULL)
-		if (path[0])
-			status = add_file(tokens, path, wide);
+	for (; status == QMLA_OK && paths && paths[0]; paths += strlen(paths) + 1)
+		status = add_file(tokens, paths, wide);
 	return status;
 }
 
 static qmla_status_t read_tokens(const struct flags *f, char **operands, int count,
 				 struct tokens *tokens)
 {
-	qmla_status_t status = QMLA_OK;
+	qmla_status_t status = add_files(tokens, f->text, false);
 
-	if (f->text)
-		status = add_list(tokens, f->text, false);
 	for (int i = 0; status == QMLA_OK && i < count; i++)
 		status = add_file(tokens, operands[i], false);
-	if (status == QMLA_OK && f->tokens)
-		status = add_list(tokens, f->tokens, true);
+	if (status == QMLA_OK)
+		status = add_files(tokens, f->tokens, true);
 	return status;
+}
+
+static qmla_status_t check_vocabulary(const struct flags *f, int operands, char *problem,
+				      size_t size)
+{
+	struct qmw_config config;
+	qmla_status_t status;
+
+	if (!f->text && operands == 0)
+		return QMLA_OK;
+	status = qmw_config_read(f->model, &config);
+	return status == QMLA_OK
+		       ? qmw_vocabulary_check(PROGRAM, f->model, config.vocab, true, problem, size)
+		       : status;
 }
 
 /* ---- the command ---- */
@@ -175,7 +187,7 @@ static int run(const struct flags *f, char **operands, int count)
 	struct qmw_calibrate_show show;
 	struct qmw_calibrate_report report = {0};
 	struct qmw_calibrate_job job = {.progress = on_progress, .user = &show};
-	char created_by[256];
+	char created_by[256], problem[512] = "";
 	qmla_status_t status;
 	int code = fill_job(f, &job);
 
@@ -187,7 +199,9 @@ static int run(const struct flags *f, char **operands, int count)
 		 qmw_method_name(job.method.method), job.cache, job.train, job.held_out, job.length,
 		 job.method.probes, job.method.steps, job.seed);
 	job.created_by = created_by;
-	status = read_tokens(f, operands, count, &tokens);
+	status = check_vocabulary(f, count, problem, sizeof(problem));
+	if (status == QMLA_OK)
+		status = read_tokens(f, operands, count, &tokens);
 	job.tokens = tokens.values;
 	job.token_count = tokens.count;
 	qmw_calibrate_show_start(&show, f->quiet);
@@ -208,7 +222,7 @@ static int run(const struct flags *f, char **operands, int count)
 			f->out, f->model, report.verified.layer_error, report.verified.drift);
 	else
 		qmw_failure_print(PROGRAM, f->json, status, "%s is not made: %s", f->out,
-				  qmla_status_text(status));
+				  problem[0] ? problem : qmla_status_text(status));
 	qmw_calibrate_report_free(&report);
 	free(tokens.values);
 	return status == QMLA_OK ? QMW_EXIT_OK : QMW_EXIT_FAILED;
@@ -235,10 +249,10 @@ int qmw_cmd_calibrate(int argc, char **argv)
 	const struct qmc_option table[] = {
 		{"model", 'm', QMC_OPTION_STRING, &f.model, "DIR", "checkpoint to calibrate", 0, 0,
 		 false},
-		{"text", 't', QMC_OPTION_LIST, &f.text, "FILE",
-		 "text, bytes are tokens; may be given again, operands are more of it", 0, 0,
+		{"text", 't', QMC_OPTION_STRINGS, &f.text, "FILE",
+		 "text, a byte is a token; may be given again, operands are more of it", 0, 0,
 		 false},
-		{"tokens", 0, QMC_OPTION_LIST, &f.tokens, "FILE",
+		{"tokens", 0, QMC_OPTION_STRINGS, &f.tokens, "FILE",
 		 "token ids, 32-bit little-endian, for models with a vocabulary of their own", 0, 0,
 		 false},
 		{"out", 'o', QMC_OPTION_STRING, &f.out, "DIR",

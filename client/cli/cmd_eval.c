@@ -12,7 +12,9 @@
 #include "client/cli/eval_measure.h"
 #include "client/cli/failure.h"
 #include "client/cli/text.h"
+#include "client/cli/vocabulary.h"
 #include "client/cli/window.h"
+#include "client/model/config.h"
 #include "client/model/eval.h"
 #include "client/model/model.h"
 #include "common/options.h"
@@ -172,10 +174,24 @@ static qmla_status_t run_cases(const struct flags *f, const struct inputs *in)
 	return status;
 }
 
+/* Texts and prompts are read as bytes. */
+static qmla_status_t check_vocabulary(const struct flags *f, struct inputs *in)
+{
+	struct qmw_config config;
+	qmla_status_t status = qmw_config_read(f->model, &config);
+
+	return status == QMLA_OK ? qmw_vocabulary_check(PROGRAM, f->model, config.vocab, false,
+							in->problem, sizeof(in->problem))
+				 : status;
+}
+
 static int run(const struct flags *f)
 {
 	struct inputs in = {0};
 	qmla_status_t status = read_inputs(f, &in);
+
+	if (status == QMLA_OK)
+		status = check_vocabulary(f, &in);
 
 	if (status == QMLA_OK)
 		status = f->positions > 0 ? run_window(f, &in) : run_cases(f, &in);
@@ -217,7 +233,8 @@ int qmw_cmd_eval(int argc, char **argv)
 	struct flags f = {.length = 2048};
 	const struct qmc_option table[] = {
 		{"model", 'm', QMC_OPTION_STRING, &f.model, "DIR", "checkpoint", 0, 0, false},
-		{"text", 't', QMC_OPTION_STRING, &f.text, "FILE", "text to read", 0, 0, false},
+		{"text", 't', QMC_OPTION_STRING, &f.text, "FILE", "text to read, a byte is a token",
+		 0, 0, false},
 		{"recall", 0, QMC_OPTION_STRING, &f.recall, "FILE",
 		 "recall prompts, JSON lines {\"text\", \"answers\"}", 0, 0, false},
 		{"cache", 0, QMC_OPTION_STRING, &f.cache, "NAME",

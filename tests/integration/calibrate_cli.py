@@ -139,6 +139,36 @@ class Calibrate(unittest.TestCase):
         self.text.unlink()
         self.refused(self.calibrate(out=self.root / "other"), str(self.text))
 
+    def test_several_texts(self):
+        """Given again it is more text, and a name is one name whatever is in it."""
+        whole, parts = self.root / "whole", [self.root / "a,b", self.root / "c"]
+        self.assertEqual(self.calibrate(out=whole).returncode, 0)
+        text = self.text.read_bytes()
+        parts[0].write_bytes(text[:1000])
+        parts[1].write_bytes(text[1000:])
+        self.text.unlink()
+        for operands in (["--text", parts[0], "--text", parts[1]], ["--text", parts[0], parts[1]]):
+            done = subprocess.run([QMLA, "calibrate", "--model", MODEL, "--out", self.out, "--length", "96",
+                                   "--sequences", "8", "--held-out", "2", *operands],
+                                  capture_output=True, text=True, timeout=240)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(digests(self.out), digests(whole))
+            shutil.rmtree(self.out)
+
+    def test_bytes_are_no_tokens(self):
+        copy = self.root / "model"
+        shutil.copytree(MODEL, copy)
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps({**config, "vocab_size": 512}))
+        # What these weights are not; what is said about the vocabulary comes before that.
+        self.refused(self.calibrate(model=copy), "warning", "vocabulary of 512", "--tokens")
+        (copy / "tokenizer.json").write_text("{}")
+        self.refused(self.calibrate(model=copy), "vocabulary of 512", "tokenizer.json", "--tokens")
+        for command, words in (("analyze", ("tokenizer.json", "--tokens")), ("eval", ("warning", "vocabulary of 512"))):
+            done = subprocess.run([QMLA, command, "--model", copy, "--text", self.text, "--length", "96"],
+                                  capture_output=True, text=True, timeout=60)
+            self.refused(done, *words)
+
     def test_other_run_in_the_way(self):
         work = pathlib.Path(f"{self.out}.calibrate")
         run = subprocess.Popen(self.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 struct settings {
-	char *config, *listen, *nodes;
+	char *config, *listen, *nodes, *files;
 	bool json;
 	uint64_t threads, pool;
 	int64_t grace;
@@ -25,6 +25,7 @@ static const struct qmc_option table[] = {
 	{"config", 'c', QMC_OPTION_STRING, &settings.config, "FILE", "read FILE", 0, 0, false},
 	{"listen", 'l', QMC_OPTION_STRING, &settings.listen, "ADDR", "listen", 0, 0, false},
 	{"node", 0, QMC_OPTION_LIST, &settings.nodes, "ADDR", "a node", 0, 0, false},
+	{"file", 0, QMC_OPTION_STRINGS, &settings.files, "FILE", "a file", 0, 0, false},
 	{"json", 'j', QMC_OPTION_BOOL, &settings.json, NULL, "print JSON", 0, 0, true},
 	{"threads", 't', QMC_OPTION_UNSIGNED, &settings.threads, "N", "threads", 1, 64, true},
 	{"pool-size", 0, QMC_OPTION_BYTES, &settings.pool, "SIZE", "pool", 4096, 0, false},
@@ -74,21 +75,19 @@ static void flags_of_each_kind(void **state)
 	assert_true(settings.ratio == 0.5);
 	assert_int_equal(parse("--node", "a:1", "--node", "b:2"), QMC_OPTIONS_RUN);
 	assert_string_equal(settings.nodes, "a:1,b:2");
+	assert_int_equal(parse("--file", "a,b", "--file", "c"), QMC_OPTIONS_RUN);
+	assert_memory_equal(settings.files, "a,b\0c\0", 7);
+	/* A new command line begins anew. */
+	assert_int_equal(parse("--file=d", NULL, NULL, NULL), QMC_OPTIONS_RUN);
+	assert_memory_equal(settings.files, "d\0", 3);
 }
 
 static void bad_values_are_usage_errors_and_change_nothing(void **state)
 {
-	static const char *const bad[] = {"--threads=0",
-					  "--threads=65",
-					  "--threads=x",
-					  "--threads=-1",
-					  "--pool-size=1",
-					  "--pool-size=3XB",
-					  "--grace=fast",
-					  "--grace=-1s",
-					  "--ratio=nan",
-					  "--unknown",
-					  "--pool-size=99999999TiB"};
+	static const char *const bad[] = {
+		"--threads=0",   "--threads=65",    "--threads=x",  "--threads=-1",
+		"--pool-size=1", "--pool-size=3XB", "--grace=fast", "--grace=-1s",
+		"--ratio=nan",   "--file=",         "--unknown",    "--pool-size=99999999TiB"};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
