@@ -38,7 +38,10 @@ struct qmk_rope {
 	float amplitude;       /**< factor on cos and sin, 1 without YaRN's mscale */
 };
 
-/** Per-layer constants, all optional (NULL: identity, zero, plain rounding). */
+/**
+ * Per-layer constants, all optional (NULL: identity, zero, plain rounding). Matrices on a
+ * device start at multiples of 16 bytes.
+ */
 struct qmk_constants {
 	const float *content_mean; /**< [d_c], cache coordinates; subtracted before quantising */
 	const float *rope_mean;    /**< [d_r], before rotation */
@@ -53,8 +56,7 @@ struct qmk_constants {
 	/**
 	 * X, row-major [d_c][d_r]: content takes back what the RoPE codes did to the output.
 	 * target_i = z_i + sum_j X_ij (k_j - khat_j) + sum_{j<i} A_ij (z_j - zhat_j), the RoPE key
-	 * being rounded first. Writers only; the CUDA table's answer QMLA_ERR_UNSUPPORTED
-	 * (docs/kernels.md).
+	 * being rounded first. Writers only.
 	 */
 	const float *cross_feedback;
 };

@@ -6,17 +6,19 @@
  */
 #include "kernels/cuda/append.cuh"
 
+#include "kernels/cuda/pack_feedback.cuh"
 #include "kernels/cuda/pack_paper.cuh"
 
 struct append_params {
 	pack_params pack;
 	const qmk_tail *tails;
+	bool feedback;
 };
 
 /* The rows of a tail that is full: those it held, then those that are added. */
 struct tail_rows {
 	qmk_tail tail;
-	uint32_t width, column; /* of a row; of the plane in it */
+	uint32_t width; /* of a row */
 	qmk_dtype dtype;
 
 	/* As it is stored: BF16, less the mean. */
@@ -33,7 +35,7 @@ struct tail_rows {
 		if (token >= tail.filled)
 			return __bfloat162float(added(p, token - tail.filled, i));
 		return __bfloat162float(
-			((const __nv_bfloat16 *)tail.rows)[token * width + column + i]);
+			((const __nv_bfloat16 *)tail.rows)[token * width + p.column + i]);
 	}
 };
 
@@ -48,40 +50,54 @@ static __device__ void store_rows(const plane &p, const tail_rows &rows, uint32_
 		if (row / TOKENS != half)
 			continue;
 		for (uint32_t i = threadIdx.x; i < p.dim; i += THREADS)
-			((__nv_bfloat16 *)tail.rows)[row * rows.width + rows.column + i] =
+			((__nv_bfloat16 *)tail.rows)[row * rows.width + p.column + i] =
 				rows.added(p, n, i);
 	}
 }
 
-static __global__ void __launch_bounds__(THREADS)
+/* The half of a tail that is full into its page, by the whole CTA. */
+static __device__ void pack_tail(const append_params &params, const tail_rows &rows, uint32_t half,
+				 uint8_t *raw)
+{
+	const pack_params &pack = params.pack;
+	uint8_t *page = qmk_page(pack.pool, pack.layout, rows.tail.slot, pack.layer);
+
+	if (pack.layout.format == QMK_FORMAT_PAPER_C4R4) {
+		for (uint32_t t = threadIdx.x / 32; t < TOKENS; t += THREADS / 32) {
+			pack_paper_plane(pack, rows, page, half * TOKENS + t, false);
+			pack_paper_plane(pack, rows, page, half * TOKENS + t, true);
+		}
+		return;
+	}
+	if (params.feedback) {
+		pack_half(pack, rows, page, half * TOKENS, raw);
+		return;
+	}
+	for (uint32_t rope = 0; rope < 2; rope++) {
+		load_plane(pack.planes[rope], rows, half * TOKENS, (float *)raw);
+		pack_values(pack.planes[rope], page, half * TOKENS, (float *)raw);
+		__syncthreads();
+	}
+}
+
+static __global__ void __launch_bounds__(THREADS, 2)
 	append_kernel(const __grid_constant__ append_params params)
 {
 	extern __shared__ __align__(16) uint8_t raw[];
 	const pack_params &pack = params.pack;
-	const uint32_t half = blockIdx.x % 2, dc = pack.layout.content_dim;
+	const uint32_t half = blockIdx.x % 2;
 
 	grid_wait();
-	tail_rows rows = {params.tails[blockIdx.x / 2], dc + pack.layout.rope_dim, 0, pack.dtype};
+	const tail_rows rows = {params.tails[blockIdx.x / 2],
+				pack.layout.content_dim + pack.layout.rope_dim, pack.dtype};
 
 	if (rows.tail.filled >= QMK_PAGE_TOKENS || rows.tail.tokens > QMK_PAGE_TOKENS)
 		return;
-	for (uint32_t rope = 0; rope < 2; rope++) {
-		const plane &p = pack.planes[rope];
-
-		rows.column = rope ? dc : 0;
-		if (rows.tail.filled + rows.tail.tokens >= QMK_PAGE_TOKENS) {
-			uint8_t *page =
-				qmk_page(pack.pool, pack.layout, rows.tail.slot, pack.layer);
-
-			if (pack.layout.format != QMK_FORMAT_PAPER_C4R4)
-				pack_plane(p, rows, page, half * TOKENS, raw);
-			else
-				for (uint32_t t = threadIdx.x / 32; t < TOKENS; t += THREADS / 32)
-					pack_paper_plane(pack, rows, page, half * TOKENS + t, rope);
-			__syncthreads(); /* rows beyond the page begin the tail anew */
-		}
-		store_rows(p, rows, half);
-	}
+	if (rows.tail.filled + rows.tail.tokens >= QMK_PAGE_TOKENS)
+		pack_tail(params, rows, half, raw);
+	__syncthreads(); /* rows beyond the page begin the tail anew */
+	store_rows(pack.planes[0], rows, half);
+	store_rows(pack.planes[1], rows, half);
 }
 
 size_t qmk_cuda_append_workspace(const struct qmk_append_args *args)
@@ -115,7 +131,8 @@ qmla_status_t qmk_cuda_append(const struct qmk_append_args *args)
 		return QMLA_OK;
 	params.pack = pack_params_of(&pack);
 	params.tails = args->tails;
-	bytes = pack_shared_bytes(args->layout);
+	params.feedback = wants_feedback(params.pack);
+	bytes = pack_shared_bytes(params.pack);
 	status = qmk_cuda_status(cudaFuncSetAttribute(
 		append_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 	if (status != QMLA_OK)

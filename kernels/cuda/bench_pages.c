@@ -116,6 +116,11 @@ static void bench_format(enum qmk_format format, const struct qmk_constants *mea
 		constants.rope_feedback = random_feedback(64, &state);
 		report_pages("pack_feedback", name, PAGES, raw + packed,
 			     qmk_gpu_time(run_pack, &pack, 1));
+		/* Of the shape alone: any [512][64] costs the same. */
+		constants.cross_feedback = constants.content_feedback;
+		report_pages("pack_cross_feedback", name, PAGES, raw + packed,
+			     qmk_gpu_time(run_pack, &pack, 1));
+		constants.cross_feedback = NULL;
 		qmk_gpu_free((void *)constants.content_feedback);
 		qmk_gpu_free((void *)constants.rope_feedback);
 	}

@@ -1,19 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/pack.cuh"
 
+#include "kernels/cuda/pack_feedback.cuh"
 #include "kernels/cuda/pack_paper.cuh"
+
+#define HALVES (QMK_PAGE_TOKENS / TOKENS)
 
 /* One CTA a plane of half a page. */
 static __global__ void __launch_bounds__(THREADS)
-	pack_kernel(const __grid_constant__ pack_params params)
+	pack_plain_kernel(const __grid_constant__ pack_params params)
 {
 	extern __shared__ __align__(16) uint8_t raw[];
-	const uint32_t n = blockIdx.x / (QMK_PAGE_TOKENS / TOKENS);
+	const uint32_t n = blockIdx.x / HALVES, token0 = blockIdx.x % HALVES * TOKENS;
+	const page_rows rows = {(uint64_t)n * QMK_PAGE_TOKENS, params.dtype};
+	const plane &p = params.planes[blockIdx.y];
+
+	load_plane(p, rows, token0, (float *)raw);
+	pack_values(p, qmk_page(params.pool, params.layout, params.slots[n], params.layer), token0,
+		    (float *)raw);
+}
+
+/* One CTA half a page. */
+static __global__ void __launch_bounds__(THREADS, 2)
+	pack_feedback_kernel(const __grid_constant__ pack_params params)
+{
+	extern __shared__ __align__(16) uint8_t raw[];
+	const uint32_t n = blockIdx.x / HALVES;
 	const page_rows rows = {(uint64_t)n * QMK_PAGE_TOKENS, params.dtype};
 
-	pack_plane(params.planes[blockIdx.y], rows,
-		   qmk_page(params.pool, params.layout, params.slots[n], params.layer),
-		   blockIdx.x % (QMK_PAGE_TOKENS / TOKENS) * TOKENS, raw);
+	pack_half(params, rows, qmk_page(params.pool, params.layout, params.slots[n], params.layer),
+		  blockIdx.x % HALVES * TOKENS, raw);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -35,11 +51,22 @@ size_t qmk_cuda_pack_workspace(const struct qmk_pack_args *args)
 	return 0; /* shared memory is enough */
 }
 
+static qmla_status_t launch(void (*kernel)(pack_params), dim3 grid, const pack_params &params,
+			    cudaStream_t stream)
+{
+	const size_t bytes = pack_shared_bytes(params);
+	qmla_status_t status = qmk_cuda_status(cudaFuncSetAttribute(
+		kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+
+	if (status != QMLA_OK)
+		return status;
+	return qmk_launch(kernel, grid, THREADS, bytes, false, stream, params);
+}
+
 qmla_status_t qmk_cuda_pack(const struct qmk_pack_args *args)
 {
 	cudaStream_t stream = (cudaStream_t)args->stream;
 	pack_params params = {};
-	size_t bytes;
 	qmla_status_t status;
 
 	if (!args->slots)
@@ -55,12 +82,6 @@ qmla_status_t qmk_cuda_pack(const struct qmk_pack_args *args)
 				    stream>>>(params);
 		return qmk_cuda_status(cudaGetLastError());
 	}
-	bytes = pack_shared_bytes(args->layout);
-	status = qmk_cuda_status(cudaFuncSetAttribute(
-		pack_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	if (status != QMLA_OK)
-		return status;
-	pack_kernel<<<dim3(args->pages * (QMK_PAGE_TOKENS / TOKENS), 2), THREADS, bytes, stream>>>(
-		params);
-	return qmk_cuda_status(cudaGetLastError());
+	return launch(wants_feedback(params) ? pack_feedback_kernel : pack_plain_kernel,
+		      dim3(args->pages * HALVES, wants_feedback(params) ? 1 : 2), params, stream);
 }

@@ -149,8 +149,18 @@ struct gpu_case *gpu_case_create(enum qmk_format format, uint32_t content_dim, u
 	return self;
 }
 
+void gpu_case_add_cross(struct gpu_case *self, uint64_t seed)
+{
+	const size_t count = (size_t)self->layout.content_dim * self->layout.rope_dim;
+
+	self->constants.cross_feedback = normals(count, 0.05f, &seed);
+	self->device_constants.cross_feedback =
+		device_copy(self->constants.cross_feedback, count * sizeof(float));
+}
+
 void gpu_case_destroy(struct gpu_case *self)
 {
+	free((void *)self->constants.cross_feedback);
 	free((void *)self->constants.content_mean);
 	free((void *)self->constants.rope_mean);
 	free((void *)self->constants.content_feedback);

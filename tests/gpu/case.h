@@ -35,6 +35,9 @@ float gpu_normal(uint64_t *state);
 struct gpu_case *gpu_case_create(enum qmk_format format, uint32_t content_dim, uint32_t rope_dim,
 				 uint32_t pages, bool feedback, enum qmk_pairing pairing,
 				 uint64_t seed);
+/** Adds cross feedback to the constants of a case made with feedback. */
+void gpu_case_add_cross(struct gpu_case *self, uint64_t seed);
+
 void gpu_case_destroy(struct gpu_case *self);
 
 /** Packs on the CPU and copies the pool to the device. */

@@ -22,19 +22,23 @@
 static const struct {
 	enum qmk_format format;
 	uint32_t content_dim, rope_dim;
-	bool feedback;
+	bool feedback, cross;
 	enum qmk_dtype dtype;
 } variants[] = {
-	{QMK_FORMAT_C4R4, 512, 64, true, QMK_F32},
-	{QMK_FORMAT_C4R4, 512, 64, false, QMK_BF16},
-	{QMK_FORMAT_C4R4, 512, 64, true, QMK_BF16},
-	{QMK_FORMAT_C2R4, 512, 64, true, QMK_F32},
-	{QMK_FORMAT_C2R4, 512, 64, false, QMK_F32},
-	{QMK_FORMAT_PAPER_C4R4, 512, 64, false, QMK_F32},
-	{QMK_FORMAT_PAPER_C4R4, 512, 64, false, QMK_BF16},
-	{QMK_FORMAT_C4R4, 256, 32, true, QMK_F32},
-	{QMK_FORMAT_C2R4, 128, 128, true, QMK_BF16},
-	{QMK_FORMAT_PAPER_C4R4, 256, 32, false, QMK_F32},
+	{QMK_FORMAT_C4R4, 512, 64, true, false, QMK_F32},
+	{QMK_FORMAT_C4R4, 512, 64, false, false, QMK_BF16},
+	{QMK_FORMAT_C4R4, 512, 64, true, false, QMK_BF16},
+	{QMK_FORMAT_C2R4, 512, 64, true, false, QMK_F32},
+	{QMK_FORMAT_C2R4, 512, 64, false, false, QMK_F32},
+	{QMK_FORMAT_PAPER_C4R4, 512, 64, false, false, QMK_F32},
+	{QMK_FORMAT_PAPER_C4R4, 512, 64, false, false, QMK_BF16},
+	{QMK_FORMAT_C4R4, 256, 32, true, false, QMK_F32},
+	{QMK_FORMAT_C2R4, 128, 128, true, false, QMK_BF16},
+	{QMK_FORMAT_PAPER_C4R4, 256, 32, false, false, QMK_F32},
+	{QMK_FORMAT_C4R4, 512, 64, true, true, QMK_BF16},
+	{QMK_FORMAT_C2R4, 512, 64, true, true, QMK_F32},
+	{QMK_FORMAT_C4R4, 128, 128, true, true, QMK_F32},
+	{QMK_FORMAT_C2R4, 256, 32, true, true, QMK_BF16},
 };
 
 static void *to_bf16(const float *values, size_t count)
@@ -87,33 +91,56 @@ static void pack_both(struct gpu_case *c, enum qmk_dtype dtype, uint8_t *copy)
 	}
 }
 
-/* Sum over tokens of |D^(1/2) A (z - zhat)|^2 of one plane: what feedback rounding minimises. */
-static double plane_error(const float *values, const float *restored, size_t tokens, uint32_t n,
-			  const float *feedback, const float *weight, bool rounded)
+/* Values less what the pages give back, [tokens][n]. */
+static double *missing(const float *values, const float *restored, size_t count, bool rounded)
 {
-	double sum = 0, *miss = malloc(n * sizeof(double));
+	double *miss = malloc(count * sizeof(double));
 
 	assert_non_null(miss);
-	for (size_t t = 0; t < tokens; t++) {
-		for (uint32_t i = 0; i < n; i++) {
-			float z = values[t * n + i];
+	for (size_t i = 0; i < count; i++) {
+		float z = values[i];
 
-			z = rounded ? qmk_bf16_to_float(qmk_float_to_bf16(z)) : z;
-			miss[i] = (double)z - restored[t * n + i];
-		}
-		for (uint32_t i = 0; i < n; i++) {
-			double carried = 0;
-
-			for (uint32_t j = 0; j <= i; j++)
-				carried += feedback[(size_t)i * n + j] * miss[j];
-			sum += weight[i] * carried * carried;
-		}
+		z = rounded ? qmk_bf16_to_float(qmk_float_to_bf16(z)) : z;
+		miss[i] = (double)z - (double)restored[i];
 	}
-	free(miss);
+	return miss;
+}
+
+/* Row i of A times a token's miss. */
+static double carried(const float *a, uint32_t i, uint32_t n, const double *miss)
+{
+	double sum = 0;
+
+	for (uint32_t j = 0; j < n; j++)
+		sum += (double)a[(size_t)i * n + j] * miss[j];
 	return sum;
 }
 
-/* The same of both planes, from the bytes of a pool; [0] content, [1] RoPE keys. */
+/* What feedback rounding minimises: |D^(1/2) A k|^2 of the keys, |D^(1/2) (A z + X k)|^2. */
+static void feedback_error(const struct gpu_case *c, const double *content, const double *keys,
+			   double error[2])
+{
+	const uint32_t dc = c->layout.content_dim, dr = c->layout.rope_dim;
+	const struct qmk_constants *k = &c->constants;
+
+	error[0] = error[1] = 0;
+	for (size_t t = 0; t < (size_t)c->pages * QMK_PAGE_TOKENS; t++) {
+		for (uint32_t i = 0; i < dc; i++) {
+			double miss = carried(k->content_feedback, i, dc, content + t * dc);
+
+			if (k->cross_feedback)
+				miss += carried(k->cross_feedback, i, dr, keys + t * dr);
+			error[0] += (double)k->content_weight[i] * miss * miss;
+		}
+		for (uint32_t i = 0; i < dr; i++) {
+			double miss = carried(k->rope_feedback, i, dr, keys + t * dr);
+
+			error[1] += (double)k->rope_weight[i] * miss * miss;
+		}
+	}
+}
+
+/* The same from the bytes of a pool; [0] content, [1] RoPE keys. */
 static void pool_error(const struct gpu_case *c, uint8_t *base, bool rounded, double error[2])
 {
 	const uint32_t dc = c->layout.content_dim, dr = c->layout.rope_dim;
@@ -130,20 +157,22 @@ static void pool_error(const struct gpu_case *c, uint8_t *base, bool rounded, do
 				       .content_stride = dc,
 				       .rope_stride = dr,
 				       .dtype = QMK_F32};
+	double *content, *keys;
 
 	assert_non_null(restored);
 	assert_int_equal(qmk_cpu_ops.unpack(&args), QMLA_OK);
-	error[0] = plane_error(c->content, restored, tokens, dc, c->constants.content_feedback,
-			       c->constants.content_weight, rounded);
-	error[1] = plane_error(c->keys, restored + tokens * dc, tokens, dr,
-			       c->constants.rope_feedback, c->constants.rope_weight, rounded);
+	content = missing(c->content, restored, tokens * dc, rounded);
+	keys = missing(c->keys, restored + tokens * dc, tokens * dr, rounded);
+	feedback_error(c, content, keys, error);
+	free(keys);
+	free(content);
 	free(restored);
 }
 
 /*
- * With feedback the CPU tries several scales a token by rounding with each; one launch on
- * the device takes the scale of plain rounding's least error. Codes then differ, so what
- * is held is the error that both minimise.
+ * With feedback the CPU rounds content with more scales a token than the device does, and both
+ * sum their errors in another order. Codes then differ, so what is held is the error that
+ * both minimise. Keys are rounded with the same scales.
  */
 static void feedback_error_is_near_the_reference_s(const struct gpu_case *c, uint8_t *copy,
 						   bool rounded)
@@ -155,7 +184,7 @@ static void feedback_error_is_near_the_reference_s(const struct gpu_case *c, uin
 	printf("  weighted error against the CPU's: content %.4f, keys %.4f\n", got[0] / want[0],
 	       got[1] / want[1]);
 	assert_true(got[0] <= FEEDBACK_EXCESS * want[0]);
-	assert_true(got[1] <= FEEDBACK_EXCESS * want[1]);
+	assert_true(fabs(got[1] - want[1]) <= 1e-3 * want[1]);
 }
 
 /*
@@ -176,6 +205,8 @@ static void packed_bytes_are_the_reference_s(void **state)
 		size_t differing = 0;
 
 		assert_non_null(copy);
+		if (variants[v].cross)
+			gpu_case_add_cross(c, 200 + v);
 		pack_both(c, variants[v].dtype, copy);
 		for (size_t i = 0; i < bytes; i++)
 			differing += copy[i] != host[i];
@@ -271,30 +302,6 @@ static void checksums_are_the_reference_s(void **state)
 	gpu_case_destroy(c);
 }
 
-/* Pages that the device would write worse than it is asked to are refused, not written. */
-static void cross_feedback_is_refused(void **state)
-{
-	const struct qmk_ops *cuda = qmk_cuda_ops();
-	struct gpu_case *c = gpu_case_create(QMK_FORMAT_C4R4, 512, 64, 1, true, QMK_INTERLEAVED, 9);
-	struct qmk_constants constants = c->device_constants;
-	struct qmk_pack_args args = {.layout = &c->layout,
-				     .constants = &constants,
-				     .pool = c->device_pool,
-				     .layer = LAYER,
-				     .pages = 1,
-				     .slots = c->device_slots,
-				     .content = c->device_pool.base,
-				     .rope = c->device_pool.base,
-				     .content_stride = 512,
-				     .rope_stride = 64,
-				     .dtype = QMK_F32};
-
-	(void)state;
-	constants.cross_feedback = constants.content_feedback;
-	assert_int_equal(cuda->pack(&args), QMLA_ERR_UNSUPPORTED);
-	gpu_case_destroy(c);
-}
-
 #define TAILS 9u
 
 /* Tails of all kinds: empty, one short of full, filling with tokens left over, idle. */
@@ -343,10 +350,13 @@ static void appended_bytes_are_the_reference_s(void **state)
 					       .content_stride = dc,
 					       .rope_stride = dr,
 					       .dtype = QMK_F32};
-		struct qmk_constants bare = c->device_constants;
+		struct qmk_constants bare;
 		void *second;
 
 		assert_true(got && want && tail);
+		if (variants[v].cross)
+			gpu_case_add_cross(c, 400 + v);
+		bare = c->device_constants;
 		for (uint32_t r = 0; r < TAILS; r++) {
 			rows[r] = malloc(tail_bytes);
 			full[r] = malloc(tail_bytes);
@@ -432,7 +442,6 @@ int main(void)
 		cmocka_unit_test(unpacked_values_are_the_reference_s),
 		cmocka_unit_test(checksums_are_the_reference_s),
 		cmocka_unit_test(appended_bytes_are_the_reference_s),
-		cmocka_unit_test(cross_feedback_is_refused),
 	};
 
 	if (!qmk_cuda_ops()) {
