@@ -6,7 +6,7 @@
 #include "client/cache/calls.h"
 #include "common/log.h"
 
-#define LANE_OPS          64 /* small blocks over shm want many reads posted (docs/transport.md) */
+#define LANE_OPS          128 /* as many on the wire as come in and wait to be verified */
 #define LANE_WINDOW_BYTES (UINT64_C(16) << 20)
 
 enum slot_state { SLOT_FREE, SLOT_POSTED, SLOT_AGAIN };

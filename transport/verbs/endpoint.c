@@ -19,6 +19,9 @@
 #define SPINS_RETRY 64 /* for that many sleeps */
 #define EVENTS_MAX  64
 
+#define REFILL_OPS   8
+#define REFILL_BYTES (UINT64_C(64) << 10)
+
 /* ---- the end ---- */
 
 /*
@@ -159,6 +162,8 @@ qmla_status_t qmt_verbs_endpoint_post(struct qmt_endpoint *base, struct qmt_op *
 	    op->remote_offset > endpoint->answer.bytes - op->length)
 		return QMLA_ERR_INVALID_ARGUMENT;
 	qmt_queue_push(&endpoint->queue, op);
+	endpoint->waiting++;
+	endpoint->waiting_bytes += op->length;
 	return QMLA_OK;
 }
 
@@ -321,6 +326,17 @@ static void linger(struct qmt_verbs_endpoint *endpoint, qmc_time_t now, qmc_time
 		sleep_until_event(endpoint, again < deadline ? again : deadline);
 }
 
+/*
+ * Before the caller turns to what has come, the device gets what the caller posted since:
+ * it must not run dry while blocks are being verified. In portions, since each costs a call.
+ */
+static void refill(struct qmt_verbs_endpoint *endpoint)
+{
+	if (endpoint->alive &&
+	    (endpoint->waiting >= REFILL_OPS || endpoint->waiting_bytes >= REFILL_BYTES))
+		qmt_verbs_issue(endpoint);
+}
+
 qmla_status_t qmt_verbs_endpoint_wait(struct qmt_endpoint *base, qmc_time_t deadline,
 				      struct qmt_op **completed)
 {
@@ -331,6 +347,8 @@ qmla_status_t qmt_verbs_endpoint_wait(struct qmt_endpoint *base, qmc_time_t dead
 		bool progress;
 		qmc_time_t now;
 
+		if (op)
+			refill(endpoint);
 		if (op || qmt_queue_is_empty(&endpoint->queue)) {
 			*completed = op;
 			return QMLA_OK;

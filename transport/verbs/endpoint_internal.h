@@ -53,6 +53,7 @@ struct qmt_verbs_rail {
 	struct ibv_send_wr wrs[QMT_BATCH];
 	struct ibv_sge sges[QMT_BATCH];
 	size_t batched;
+	uint64_t batched_bytes;
 };
 
 enum qmt_stage {
@@ -102,6 +103,8 @@ struct qmt_verbs_endpoint {
 	unsigned idle_spins; /**< since the last that found something */
 	qmc_time_t heard;    /**< when something last completed or a probe was sent */
 	size_t writing;      /**< writes on the wire */
+	size_t waiting;      /**< operations posted since something was last issued */
+	uint64_t waiting_bytes;
 };
 
 static inline struct qmt_verbs_endpoint *qmt_verbs_of(struct qmt_endpoint *endpoint)

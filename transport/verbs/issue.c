@@ -206,14 +206,15 @@ static void issue_write(struct qmt_verbs_endpoint *endpoint, uint64_t index)
 	uint64_t first = wire->op->remote_offset / chunk_bytes;
 	struct qmt_message done = {.kind = QMT_MESSAGE_DONE, .id = index};
 
-	while (!wire->cancelled && extra->issued < wire->length && qmt_verbs_has_room(rail)) {
+	while (endpoint->alive && !wire->cancelled && extra->issued < wire->length &&
+	       qmt_verbs_has_room(rail)) {
 		uint64_t chunk = (wire->op->remote_offset + extra->issued) / chunk_bytes - first;
 
 		if (chunk >= QMT_WINDOWS_MAX ||
 		    !issue_piece(endpoint, rail, index, extra->rkeys[chunk]))
 			return;
 	}
-	if (!wire->cancelled && extra->issued < wire->length)
+	if (!endpoint->alive || (!wire->cancelled && extra->issued < wire->length))
 		return;
 	done.status = wire->cancelled ? QMLA_ERR_CANCELLED : QMLA_OK;
 	if (qmt_verbs_tell(endpoint, rail, &done))
@@ -227,7 +228,8 @@ static void issue_pull(struct qmt_verbs_endpoint *endpoint, uint64_t index)
 	struct qmt_verbs_extra *extra = qmt_verbs_extra(endpoint, index);
 
 	extra->stage = STAGE_PULLING;
-	while (!wire->cancelled && extra->status == QMLA_OK && extra->issued < wire->length) {
+	while (endpoint->alive && !wire->cancelled && extra->status == QMLA_OK &&
+	       extra->issued < wire->length) {
 		uint64_t offset = wire->op->remote_offset + extra->issued;
 		uint64_t bytes = wire->length - extra->issued;
 		uint64_t left = qmt_chunk_left(endpoint->answer.chunk_bytes, offset);
@@ -320,6 +322,8 @@ void qmt_verbs_issue(struct qmt_verbs_endpoint *endpoint)
 {
 	bool reads = true; /* as long as they find room */
 
+	endpoint->waiting = 0;
+	endpoint->waiting_bytes = 0;
 	start_queued(endpoint);
 	for (uint64_t i = endpoint->queue.head; endpoint->alive && i != endpoint->queue.tail; i++) {
 		struct qmt_wire_op *wire = qmt_verbs_wire(endpoint, i);

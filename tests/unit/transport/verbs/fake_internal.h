@@ -112,7 +112,7 @@ struct fake_state {
 	unsigned inject_skip;
 	enum ibv_wc_status inject_status;
 	int held;
-	uint64_t done, signalled;
+	uint64_t done, signalled, calls;
 	uint64_t bytes_read[FAKE_DEVICES];
 	int largest_rd_atomic;
 	char sysfs[256];

@@ -375,6 +375,7 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_sen
 	struct fake_qp *qp = (struct fake_qp *)base;
 
 	fake_enter();
+	fake.calls++;
 	for (; wr; wr = wr->next) {
 		struct fake_send *send;
 

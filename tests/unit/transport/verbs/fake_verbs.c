@@ -89,7 +89,7 @@ const struct qmt_verbs_api *fake_start(void)
 	fake.count = 0;
 	fake.injecting = false;
 	fake.held = -1;
-	fake.done = fake.signalled = 0;
+	fake.done = fake.signalled = fake.calls = 0;
 	fake.registrations = 0;
 	fake.largest_rd_atomic = 0;
 	memset(fake.bytes_read, 0, sizeof(fake.bytes_read));
@@ -225,6 +225,16 @@ uint64_t fake_signalled(void)
 
 	fake_enter();
 	value = fake.signalled;
+	fake_leave();
+	return value;
+}
+
+uint64_t fake_post_calls(void)
+{
+	uint64_t value;
+
+	fake_enter();
+	value = fake.calls;
 	fake_leave();
 	return value;
 }

@@ -79,6 +79,8 @@ unsigned fake_registrations(void);
 /** Bytes moved, and work requests and signalled ones that completed. */
 uint64_t fake_work_requests(void);
 uint64_t fake_signalled(void);
+/** Calls of post_send. */
+uint64_t fake_post_calls(void);
 /** The most READs that were under way by the negotiated limit of any queue pair. */
 int fake_largest_rd_atomic(void);
 /** Bytes moved through @p device by READs. */

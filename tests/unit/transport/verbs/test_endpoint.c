@@ -110,6 +110,87 @@ static void few_completions_are_asked_for(void **state)
 	free(local);
 }
 
+static void take(struct owner *owner, struct qmt_endpoint *endpoint, const struct qmt_op *expected)
+{
+	struct qmt_op *done = NULL;
+
+	assert_int_equal(owner->ops->endpoint_wait(endpoint, qmc_clock_after(SECOND), &done),
+			 QMLA_OK);
+	assert_ptr_equal(done, expected);
+	assert_int_equal(done->status, QMLA_OK);
+}
+
+/* Whoever verifies what has come must not keep the device waiting for its next reads. */
+static void the_device_is_fed_before_what_came_is_used_up(void **state)
+{
+	enum { COUNT = 32, SIZE = 24960 };
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op ops[COUNT];
+	uint8_t *local;
+	struct qmt_memory memory = local_memory(&local, (uint64_t)COUNT * SIZE);
+	uint64_t work;
+
+	(void)state;
+	fake_add_roce("nic", 1);
+	rig_start(&owner, (uint64_t)COUNT * SIZE, 0, 0);
+	endpoint = owner_connect(&owner);
+	assert_int_equal(owner.ops->endpoint_register(endpoint, &memory), QMLA_OK);
+	for (size_t i = 0; i < COUNT; i++)
+		ops[i] = owner_op(&owner, QMT_READ, i * SIZE, local + i * SIZE, SIZE);
+	for (size_t i = 0; i < 8; i++)
+		assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[i]), QMLA_OK);
+	take(&owner, endpoint, &ops[0]); /* all eight have come by now, seven wait */
+	work = fake_work_requests();
+	for (size_t i = 8; i < 10; i++)
+		assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[i]), QMLA_OK);
+	take(&owner, endpoint, &ops[1]);
+	assert_int_equal(fake_work_requests(), work); /* 50 KB are not worth a call */
+	assert_int_equal(owner.ops->endpoint_post(endpoint, &ops[10]), QMLA_OK);
+	take(&owner, endpoint, &ops[2]);
+	assert_int_equal(fake_work_requests(), work + 3);
+	for (size_t i = 3; i < 11; i++)
+		take(&owner, endpoint, &ops[i]);
+	assert_memory_equal(local, owner.memory.base, 11 * SIZE);
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(local);
+}
+
+/* The device begins with the first while the rest is made ready; small ones share a call. */
+static void large_reads_are_posted_one_by_one_and_small_ones_together(void **state)
+{
+	enum { COUNT = 24, LARGE = 24960, SMALL = 512 };
+	struct owner owner;
+	struct qmt_endpoint *endpoint;
+	struct qmt_op ops[COUNT];
+	uint8_t *local;
+	struct qmt_memory memory = local_memory(&local, (uint64_t)COUNT * LARGE);
+
+	(void)state;
+	fake_add_roce("nic", 1);
+	rig_start(&owner, (uint64_t)COUNT * LARGE, 0, 0);
+	endpoint = owner_connect(&owner);
+	assert_int_equal(owner.ops->endpoint_register(endpoint, &memory), QMLA_OK);
+	for (int round = 0; round < 2; round++) {
+		size_t size = round ? SMALL : LARGE;
+		uint64_t calls = fake_post_calls(), told = fake_signalled();
+
+		for (size_t i = 0; i < COUNT; i++)
+			ops[i] = owner_op(&owner, QMT_READ, i * size, local + i * size, size);
+		assert_int_equal(qmt_endpoint_run(owner.ops, endpoint, ops, COUNT), QMLA_OK);
+		assert_memory_equal(local, owner.memory.base, COUNT * size);
+		calls = fake_post_calls() - calls;
+		told = fake_signalled() - told;
+		/* And perhaps a report, or one of the server's pings. */
+		assert_in_range(calls, round ? 1 : COUNT, round ? 3 : COUNT + 2);
+		assert_in_range(told, COUNT / 8, COUNT / 4);
+	}
+	owner.ops->endpoint_destroy(endpoint);
+	owner_stop(&owner);
+	free(local);
+}
+
 static void reads_under_way_are_bounded_by_what_both_devices_can(void **state)
 {
 	int device = fake_add_roce("nic", 1);
@@ -769,6 +850,8 @@ int main(int argc, char **argv)
 		CASE(messages_are_split_at_max_msg_sz),
 		CASE(operations_cross_the_pieces_of_split_regions),
 		CASE(few_completions_are_asked_for),
+		CASE(the_device_is_fed_before_what_came_is_used_up),
+		CASE(large_reads_are_posted_one_by_one_and_small_ones_together),
 		CASE(reads_under_way_are_bounded_by_what_both_devices_can),
 		CASE(infiniband_works_by_lid),
 		CASE(several_nics_share_the_load),
