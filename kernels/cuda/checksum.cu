@@ -6,18 +6,27 @@
 #include "kernels/cuda/xxh64.cuh"
 
 #define CHUNK_BYTES 128u
+#define THREADS     160u
 #define MAX_CHUNKS  1024u /* 128 KiB a page: d_c 1024 at 4 bits is 36 KiB */
 
-static __global__ void checksum_kernel(qmk_layout layout, qmk_pool pool, const uint32_t *slots,
-				       uint64_t *checksums)
+struct checksum_params {
+	qmk_layout layout;
+	qmk_pool pool;
+	const uint32_t *slots;
+	uint64_t *checksums;
+};
+
+static __global__ void __launch_bounds__(THREADS)
+	checksum_kernel(const __grid_constant__ checksum_params params)
 {
-	__shared__ uint64_t chunk_hash[MAX_CHUNKS];
+	const qmk_layout &layout = params.layout;
+	static __shared__ uint64_t chunk_hash[MAX_CHUNKS];
 	const uint32_t layer = blockIdx.x;
 	const uint32_t block = blockIdx.y;
 	const uint32_t chunks = layout.page_bytes / CHUNK_BYTES;
-	const uint8_t *page = qmk_page(pool, layout, slots[block], layer);
+	const uint8_t *page = qmk_page(params.pool, layout, params.slots[block], layer);
 
-	for (uint32_t i = threadIdx.x; i < chunks; i += blockDim.x) {
+	for (uint32_t i = threadIdx.x; i < chunks; i += THREADS) {
 		uint64_t words[CHUNK_BYTES / 8];
 		const ulonglong2 *source = (const ulonglong2 *)(page + (uint64_t)i * CHUNK_BYTES);
 
@@ -32,7 +41,7 @@ static __global__ void checksum_kernel(qmk_layout layout, qmk_pool pool, const u
 	}
 	__syncthreads();
 	if (threadIdx.x == 0)
-		checksums[(uint64_t)block * layout.layers + layer] =
+		params.checksums[(uint64_t)block * layout.layers + layer] =
 			qmk_xxh64(chunk_hash, chunks, 0);
 }
 
@@ -47,12 +56,15 @@ qmla_status_t qmk_cuda_checksum(const struct qmk_checksum_args *args)
 		return QMLA_OK;
 	/* blockIdx.y ends at 65,535: longer lists go in slices. */
 	for (uint32_t first = 0; first < args->blocks; first += 65535) {
-		uint32_t count = args->blocks - first < 65535 ? args->blocks - first : 65535;
+		const uint32_t count = args->blocks - first < 65535 ? args->blocks - first : 65535;
+		const checksum_params params = {*layout, args->pool, args->slots + first,
+						args->checksums + (uint64_t)first * layout->layers};
+		const qmla_status_t status =
+			qmk_launch(checksum_kernel, dim3(layout->layers, count), THREADS, 0, false,
+				   (cudaStream_t)args->stream, params);
 
-		checksum_kernel<<<dim3(layout->layers, count), 160, 0,
-				  (cudaStream_t)args->stream>>>(
-			*layout, args->pool, args->slots + first,
-			args->checksums + (uint64_t)first * layout->layers);
+		if (status != QMLA_OK)
+			return status;
 	}
-	return qmk_cuda_status(cudaGetLastError());
+	return QMLA_OK;
 }

@@ -77,11 +77,9 @@ qmla_status_t qmk_cuda_pack(const struct qmk_pack_args *args)
 	if (args->pages == 0)
 		return QMLA_OK;
 	params = pack_params_of(args);
-	if (args->layout->format == QMK_FORMAT_PAPER_C4R4) {
-		pack_paper_kernel<<<dim3(args->pages, QMK_PAGE_TOKENS / (THREADS / 32)), THREADS, 0,
-				    stream>>>(params);
-		return qmk_cuda_status(cudaGetLastError());
-	}
+	if (args->layout->format == QMK_FORMAT_PAPER_C4R4)
+		return launch(pack_paper_kernel,
+			      dim3(args->pages, QMK_PAGE_TOKENS / (THREADS / 32)), params, stream);
 	return launch(wants_feedback(params) ? pack_feedback_kernel : pack_plain_kernel,
 		      dim3(args->pages * HALVES, wants_feedback(params) ? 1 : 2), params, stream);
 }

@@ -79,7 +79,7 @@ static __device__ void load_plane(const plane &p, const Rows &rows, uint32_t tok
 /* Sum (or maximum) over the threads of a token, in a fixed order. */
 static __device__ float join_parts(float value, bool maximum)
 {
-	__shared__ float part[PARTS][TOKENS];
+	static __shared__ float part[PARTS][TOKENS];
 	const uint32_t token = threadIdx.x % TOKENS;
 	float joined;
 

@@ -98,12 +98,19 @@ static __device__ __forceinline__ void unpack_plane_of(const unpack_plane &p, qm
 	}
 }
 
+struct unpack_params {
+	qmk_layout layout;
+	qmk_constants constants;
+	qmk_unpack_args args;
+};
+
 template <int BITS>
 static __global__ void __launch_bounds__(THREADS)
-	unpack_kernel(const __grid_constant__ qmk_layout layout,
-		      const __grid_constant__ qmk_constants constants,
-		      const __grid_constant__ qmk_unpack_args args)
+	unpack_kernel(const __grid_constant__ unpack_params params)
 {
+	const qmk_layout &layout = params.layout;
+	const qmk_constants &constants = params.constants;
+	const qmk_unpack_args &args = params.args;
 	const uint8_t *page = qmk_page(args.pool, layout, args.slots[blockIdx.x], args.layer);
 	const bool paper = layout.format == QMK_FORMAT_PAPER_C4R4;
 	const uint8_t *records = page + layout.content_scales_offset;
@@ -145,20 +152,16 @@ static bool valid(const struct qmk_unpack_args *args)
 
 qmla_status_t qmk_cuda_unpack(const struct qmk_unpack_args *args)
 {
-	qmk_constants constants = {};
-	cudaStream_t stream = (cudaStream_t)args->stream;
+	unpack_params params = {};
 
 	if (!valid(args))
 		return QMLA_ERR_INVALID_ARGUMENT;
 	if (args->pages == 0)
 		return QMLA_OK;
+	params.layout = *args->layout;
+	params.args = *args;
 	if (args->constants && args->layout->format != QMK_FORMAT_PAPER_C4R4)
-		constants = *args->constants;
-	if (args->layout->content_bits == 2)
-		unpack_kernel<2>
-			<<<args->pages, THREADS, 0, stream>>>(*args->layout, constants, *args);
-	else
-		unpack_kernel<4>
-			<<<args->pages, THREADS, 0, stream>>>(*args->layout, constants, *args);
-	return qmk_cuda_status(cudaGetLastError());
+		params.constants = *args->constants;
+	return qmk_launch(args->layout->content_bits == 2 ? unpack_kernel<2> : unpack_kernel<4>,
+			  dim3(args->pages), THREADS, 0, false, (cudaStream_t)args->stream, params);
 }

@@ -15,6 +15,10 @@
 #include "tests/gpu/case.h"
 #include "tests/gpu/device_memory.h"
 
+#ifndef QMLA_TEST_PAGES
+#define QMLA_TEST_PAGES 37
+#endif
+
 #define LAYER 1u
 /* Of the weighted error, over the CPU's. */
 #define FEEDBACK_EXCESS 1.15
@@ -196,9 +200,9 @@ static void packed_bytes_are_the_reference_s(void **state)
 {
 	(void)state;
 	for (size_t v = 0; v < sizeof(variants) / sizeof(variants[0]); v++) {
-		struct gpu_case *c = gpu_case_create(variants[v].format, variants[v].content_dim,
-						     variants[v].rope_dim, 37, variants[v].feedback,
-						     QMK_INTERLEAVED, 100 + v);
+		struct gpu_case *c = gpu_case_create(
+			variants[v].format, variants[v].content_dim, variants[v].rope_dim,
+			QMLA_TEST_PAGES, variants[v].feedback, QMK_INTERLEAVED, 100 + v);
 		size_t bytes = c->pool.stride * c->pool_slots;
 		uint8_t *copy = malloc(bytes);
 		const uint8_t *host = c->pool.base;
