@@ -211,7 +211,8 @@ struct qmt_op owner_op(struct owner *owner, enum qmt_access access, uint64_t off
 		.remote_offset = offset,
 		.local = local,
 		.length = length,
-		.deadline = qmc_clock_after(10 * QMC_NS_PER_S),
+		/* Long: an emulated device on a busy machine moves 10 MB/s. */
+		.deadline = qmc_clock_after(60 * QMC_NS_PER_S),
 		.status = QMLA_ERR_INTERNAL,
 	};
 

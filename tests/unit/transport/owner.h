@@ -54,7 +54,7 @@ struct qmt_endpoint *owner_connect(struct owner *owner);
 qmla_status_t owner_try(struct owner *owner, const struct qmt_server_address *address,
 			qmc_time_t deadline, struct qmt_endpoint **endpoint);
 
-/** An op on the owner's region with a deadline of ten seconds and capability 1,1,1… */
+/** An op on the owner's region with a deadline of a minute and capability 1,1,1… */
 struct qmt_op owner_op(struct owner *owner, enum qmt_access access, uint64_t offset, void *local,
 		       uint64_t length);
 
