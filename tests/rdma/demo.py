@@ -92,6 +92,6 @@ def demo_over_verbs(lab):
     expect(demo.moved > 0, "the node saw no write over verbs")
 
 
-demo_over_verbs.limit = 400  # seconds; a minute where nobody else uses the processors
+demo_over_verbs.limit = 600  # seconds; a minute where nobody else uses the processors
 
 CASES = [demo_over_verbs]
