@@ -122,14 +122,15 @@ def peer_stopped(lab):
 
 
 def clients_come_and_go(lab):
-    """Clients killed over and over: the number of queue pairs stays what the living need."""
+    """Clients killed over and over: queue pairs and registrations stay what the living need."""
     node, client = pair(lab)
-    living = lab.queue_pairs()
+    living = lab.resources("qp"), lab.resources("mr")
     for _ in range(6):
         other = Client(lab, lab.hosts[0], node, layers=8)
         other.fetch_all(BLOCKS)
         other.kill()
-    until(60, "the dead clients' queue pairs are gone", lambda: lab.queue_pairs() <= living)
+    until(60, "the dead clients' queue pairs are gone", lambda: lab.resources("qp") <= living[0])
+    until(60, "their registrations are gone", lambda: lab.resources("mr") <= living[1])
     client.fetch_all(BLOCKS)
 
 
@@ -235,13 +236,29 @@ def no_such_device(lab):
     expect("mlx5_7" in done.stderr, f"the error does not name the device: {done.stderr}")
 
 
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all",
+          "--inh-caps=-all"]
+
+
+def open_devices():
+    for number in (0, 1):
+        os.chmod(f"/dev/infiniband/uverbs{number}", 0o666)
+
+
+def unprivileged_user(lab):
+    """Without root: the device files and enough locked memory are all that it takes."""
+    open_devices()
+    node = Node(lab, lab.hosts[1], prefix=NOBODY)
+    client = Client(lab, lab.hosts[0], node, prefix=NOBODY, timeout_ms=20000)
+    client.publish(BLOCKS)
+    client.fetch_all(BLOCKS)
+    expect(node.metric("transport_writes_total") >= BLOCKS, "the writes did not go over verbs")
+
+
 def locked_memory_limit(lab):
     """A limit on locked memory that is too low: said with the remedy; tcp serves."""
-    os.chmod("/dev/infiniband/uverbs0", 0o666)
-    os.chmod("/dev/infiniband/uverbs1", 0o666)
-    poor = ["prlimit", "--memlock=262144", "setpriv", "--reuid=65534", "--regid=65534",
-            "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
-    node = Node(lab, lab.hosts[1], devices="", prefix=poor)
+    open_devices()
+    node = Node(lab, lab.hosts[1], devices="", prefix=["prlimit", "--memlock=262144", *NOBODY])
     client = Client(lab, lab.hosts[0], node, "auto")
     client.publish(BLOCKS)
     client.fetch_all(BLOCKS)
@@ -254,4 +271,4 @@ def locked_memory_limit(lab):
 CASES = [round_trip, automatic_choice, link_down_and_up, server_link_down, gid_change, peer_killed,
          peer_restarted, peer_stopped, clients_come_and_go, client_stopped_while_writing,
          reader_left_behind, pool_changes_owner, idle_costs_nothing, no_library, no_such_device,
-         locked_memory_limit]
+         unprivileged_user, locked_memory_limit]

@@ -181,8 +181,8 @@ class Lab:
             owned.kill()
         self.owned = []
 
-    def queue_pairs(self):
-        """Queue pairs of user programs in this guest."""
+    def resources(self, kind):
+        """How many queue pairs ("qp") or registrations ("mr") there are in this guest."""
         listed = json.loads(subprocess.run(["rdma", "-j", "resource", "show"], check=True,
                                            capture_output=True, text=True).stdout)
-        return sum(device["qp"] for device in listed)
+        return sum(device[kind] for device in listed)
