@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Decode tokens to BF16 tails; tails that fill are packed in the same launch. A CTA has half
- * a tail, and reads and writes nothing of the others': new rows are taken from the
- * input, not from what another CTA stores.
+ * a tail (an eighth with feedback), and reads and writes nothing of the others': new rows are taken
+ * from the input, not from what another CTA stores.
  */
 #include "kernels/cuda/append.cuh"
 
@@ -12,7 +12,7 @@
 struct append_params {
 	pack_params pack;
 	const qmk_tail *tails;
-	bool feedback;
+	uint32_t tokens; /* of a tail that a CTA has */
 };
 
 /* The rows of a tail that is full: those it held, then those that are added. */
@@ -39,15 +39,16 @@ struct tail_rows {
 	}
 };
 
-/* The added rows that belong to this half of the tail. */
-static __device__ void store_rows(const plane &p, const tail_rows &rows, uint32_t half)
+/* The added rows that belong to this CTA's part of the tail. */
+static __device__ void store_rows(const plane &p, const tail_rows &rows, uint32_t first,
+				  uint32_t tokens)
 {
 	const qmk_tail &tail = rows.tail;
 
 	for (uint32_t n = 0; n < tail.tokens; n++) {
 		const uint32_t row = (tail.filled + n) % QMK_PAGE_TOKENS;
 
-		if (row / TOKENS != half)
+		if (row - first >= tokens) /* before it, too */
 			continue;
 		for (uint32_t i = threadIdx.x; i < p.dim; i += THREADS)
 			((__nv_bfloat16 *)tail.rows)[row * rows.width + p.column + i] =
@@ -55,27 +56,28 @@ static __device__ void store_rows(const plane &p, const tail_rows &rows, uint32_
 	}
 }
 
-/* The half of a tail that is full into its page, by the whole CTA. */
-static __device__ void pack_tail(const append_params &params, const tail_rows &rows, uint32_t half,
+/* This CTA's part of a tail that is full into its page. */
+static __device__ void pack_tail(const append_params &params, const tail_rows &rows, uint32_t first,
 				 uint8_t *raw)
 {
 	const pack_params &pack = params.pack;
-	uint8_t *page = qmk_page(pack.pool, pack.layout, rows.tail.slot, pack.layer);
+	const slice to = {qmk_page(pack.pool, pack.layout, rows.tail.slot, pack.layer), first,
+			  params.tokens};
 
 	if (pack.layout.format == QMK_FORMAT_PAPER_C4R4) {
-		for (uint32_t t = threadIdx.x / 32; t < TOKENS; t += THREADS / 32) {
-			pack_paper_plane(pack, rows, page, half * TOKENS + t, false);
-			pack_paper_plane(pack, rows, page, half * TOKENS + t, true);
+		for (uint32_t t = threadIdx.x / 32; t < to.tokens; t += THREADS / 32) {
+			pack_paper_plane(pack, rows, to.page, first + t, false);
+			pack_paper_plane(pack, rows, to.page, first + t, true);
 		}
 		return;
 	}
-	if (params.feedback) {
-		pack_half(pack, rows, page, half * TOKENS, raw);
+	if (to.tokens == SLICE) {
+		pack_slice(pack, rows, to, raw);
 		return;
 	}
 	for (uint32_t rope = 0; rope < 2; rope++) {
-		load_plane(pack.planes[rope], rows, half * TOKENS, (float *)raw);
-		pack_values(pack.planes[rope], page, half * TOKENS, (float *)raw);
+		load_plane(pack.planes[rope], rows, to, (float *)raw);
+		pack_values(pack.planes[rope], to, (float *)raw);
 		__syncthreads();
 	}
 }
@@ -85,19 +87,20 @@ static __global__ void __launch_bounds__(THREADS, 2)
 {
 	extern __shared__ __align__(16) uint8_t raw[];
 	const pack_params &pack = params.pack;
-	const uint32_t half = blockIdx.x % 2;
+	const uint32_t parts = QMK_PAGE_TOKENS / params.tokens;
+	const uint32_t first = blockIdx.x % parts * params.tokens;
 
 	grid_wait();
-	const tail_rows rows = {params.tails[blockIdx.x / 2],
+	const tail_rows rows = {params.tails[blockIdx.x / parts],
 				pack.layout.content_dim + pack.layout.rope_dim, pack.dtype};
 
 	if (rows.tail.filled >= QMK_PAGE_TOKENS || rows.tail.tokens > QMK_PAGE_TOKENS)
 		return;
 	if (rows.tail.filled + rows.tail.tokens >= QMK_PAGE_TOKENS)
-		pack_tail(params, rows, half, raw);
+		pack_tail(params, rows, first, raw);
 	__syncthreads(); /* rows beyond the page begin the tail anew */
-	store_rows(pack.planes[0], rows, half);
-	store_rows(pack.planes[1], rows, half);
+	store_rows(pack.planes[0], rows, first, params.tokens);
+	store_rows(pack.planes[1], rows, first, params.tokens);
 }
 
 size_t qmk_cuda_append_workspace(const struct qmk_append_args *args)
@@ -131,12 +134,11 @@ qmla_status_t qmk_cuda_append(const struct qmk_append_args *args)
 		return QMLA_OK;
 	params.pack = pack_params_of(&pack);
 	params.tails = args->tails;
-	params.feedback = wants_feedback(params.pack);
+	params.tokens = wants_feedback(params.pack) ? SLICE : TOKENS;
 	bytes = pack_shared_bytes(params.pack);
-	status = qmk_cuda_status(cudaFuncSetAttribute(
-		append_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	status = pack_prepare(append_kernel, bytes);
 	if (status != QMLA_OK)
 		return status;
-	return qmk_launch(append_kernel, dim3(args->requests * 2), THREADS, bytes, true,
-			  (cudaStream_t)args->stream, params);
+	return qmk_launch(append_kernel, dim3(args->requests * (QMK_PAGE_TOKENS / params.tokens)),
+			  THREADS, bytes, true, (cudaStream_t)args->stream, params);
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * The steps of rounding with feedback, for one CTA and 32 tokens (docs/format.md, 5).
+ * The steps of rounding with feedback, for one CTA (docs/format.md, 5): 8 tokens, each with
+ * 4 scales on trial at once, are its 32 columns.
  *
  * A plane is rounded in blocks of 64 coordinates. Their targets, as far as all earlier
  * errors go, are a matrix product: tiles of the matrix, transposed, in shared memory, the
- * next one on its way in registers, 4 coordinates x 2 tokens a thread. Then a warp, a thread
- * a token, walks the block with its targets in registers: it rounds one coordinate and
+ * next one on its way in registers, 4 coordinates x 2 columns a thread. Then a warp, a thread
+ * a column, walks the block with its targets in registers: it rounds one coordinate and
  * corrects those that follow. Sums run over the errors ascending with fused
- * multiply-adds, as in kernels/cpu/quantise.c: with the same scale the codes are the same.
+ * multiply-adds, as kernels/cpu/quantise.c's do where the processor has them: with the same
+ * scale the codes are the same.
  *
  * Shared memory at d_c = 512, d_r = 64: values, later errors 65,536 B, the keys' errors 8,192 B,
  * targets 8,192 B, a tile 17,408 B: two CTAs share an H200's multiprocessor, so that while one
@@ -19,19 +21,21 @@
 
 #include "kernels/cuda/pack_plane.cuh"
 
+#define SLICE        8u               /* tokens of a CTA */
+#define TRIALS       (TOKENS / SLICE) /* columns of a token */
 #define BLOCK        64u
 #define TILE_PITCH   68u /* floats: columns of the tile start 16-byte aligned, in other banks */
 #define TILE_COLUMNS (BLOCK / (THREADS / BLOCK)) /* that a thread brings */
 
 struct workspace {
-	float *values;    /* [dim][32], overwritten by errors */
+	float *values;    /* [dim][32], overwritten by errors; column t + 8 k is token t's k-th */
 	float *remainder; /* [d_r][32]: errors of the keys */
 	float *targets;   /* [64][32] */
 	float *tile;      /* [64][TILE_PITCH]: column after column of a matrix's block */
 	float *own; /* [PARTS][64][32], d_r > 64: a warp's errors of its first block of keys */
 };
 
-/* Rows of 32 tokens that the values take: the keys' stand before a warp's own errors of them. */
+/* Rows of 32 columns that the values take: the keys' stand before a warp's own errors of them. */
 static inline __host__ __device__ uint32_t value_rows(const qmk_layout &layout)
 {
 	const uint32_t keys = layout.rope_dim + (layout.rope_dim > BLOCK ? PARTS * BLOCK : 0);
@@ -99,7 +103,7 @@ struct tile_part {
 	}
 };
 
-/* A thread's targets: 4 coordinates of 2 tokens. */
+/* A thread's targets: 4 coordinates of 2 columns. */
 struct target_part {
 	float sum[4][2];
 
@@ -108,7 +112,7 @@ struct target_part {
 		return threadIdx.x / (TOKENS / 2) * 4;
 	}
 
-	static __device__ __forceinline__ uint32_t token()
+	static __device__ __forceinline__ uint32_t column()
 	{
 		return threadIdx.x % (TOKENS / 2) * 2;
 	}
@@ -122,7 +126,7 @@ struct target_part {
 
 			if (row() + r < count)
 				v = *(const float2
-					      *)&values[(first + row() + r) * TOKENS + token()];
+					      *)&values[(first + row() + r) * TOKENS + column()];
 			sum[r][0] = v.x;
 			sum[r][1] = v.y;
 		}
@@ -135,7 +139,7 @@ struct target_part {
 #pragma unroll 8
 		for (uint32_t j = 0; j < columns; j++) {
 			const float4 a = *(const float4 *)&tile[j * TILE_PITCH + row()];
-			const float2 e = *(const float2 *)&errors[j * TOKENS + token()];
+			const float2 e = *(const float2 *)&errors[j * TOKENS + column()];
 
 			sum[0][0] = fmaf(a.x, e.x, sum[0][0]);
 			sum[0][1] = fmaf(a.x, e.y, sum[0][1]);
@@ -152,7 +156,7 @@ struct target_part {
 	{
 #pragma unroll
 		for (uint32_t r = 0; r < 4; r++)
-			*(float2 *)&targets[(row() + r) * TOKENS + token()] =
+			*(float2 *)&targets[(row() + r) * TOKENS + column()] =
 				make_float2(sum[r][0], sum[r][1]);
 	}
 };
@@ -186,7 +190,7 @@ static __device__ void load_diagonal(const plane &p, uint32_t first, uint32_t co
 	part.store(tile);
 }
 
-/* What a token's thread knows while it walks a plane. */
+/* What a column's thread knows while it walks a plane. */
 struct walker {
 	float scale, inverse, half, judged;
 
@@ -200,7 +204,7 @@ struct walker {
 };
 
 /*
- * Walks one block, one thread a token: rounds, then corrects the targets that follow.
+ * Walks one block, one thread a column: rounds, then corrects the targets that follow.
  * @p values [count][32] of the block; sink.take(i, code, error) gets each coordinate's.
  */
 template <class Sink>
@@ -208,7 +212,7 @@ static __device__ __forceinline__ void block_walk(const plane &p, uint32_t first
 						  const float *values, const float *tile,
 						  float (&target)[BLOCK], walker *w, Sink *sink)
 {
-	const uint32_t token = threadIdx.x % TOKENS;
+	const uint32_t column = threadIdx.x % TOKENS;
 
 #pragma unroll
 	for (uint32_t i = 0; i < BLOCK; i++) {
@@ -220,7 +224,7 @@ static __device__ __forceinline__ void block_walk(const plane &p, uint32_t first
 
 			miss = target[i] - restored;
 			w->judged = fmaf(weight, miss * miss, w->judged);
-			error = values[i * TOKENS + token] - restored;
+			error = values[i * TOKENS + column] - restored;
 			sink->take(i, code, error);
 #pragma unroll
 			for (uint32_t j = i + 1; j < BLOCK; j++)

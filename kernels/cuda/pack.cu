@@ -5,31 +5,34 @@
 #include "kernels/cuda/pack_paper.cuh"
 
 #define HALVES (QMK_PAGE_TOKENS / TOKENS)
+#define SLICES (QMK_PAGE_TOKENS / SLICE)
 
 /* One CTA a plane of half a page. */
 static __global__ void __launch_bounds__(THREADS)
 	pack_plain_kernel(const __grid_constant__ pack_params params)
 {
 	extern __shared__ __align__(16) uint8_t raw[];
-	const uint32_t n = blockIdx.x / HALVES, token0 = blockIdx.x % HALVES * TOKENS;
+	const uint32_t n = blockIdx.x / HALVES;
 	const page_rows rows = {(uint64_t)n * QMK_PAGE_TOKENS, params.dtype};
+	const slice to = {qmk_page(params.pool, params.layout, params.slots[n], params.layer),
+			  blockIdx.x % HALVES * TOKENS, TOKENS};
 	const plane &p = params.planes[blockIdx.y];
 
-	load_plane(p, rows, token0, (float *)raw);
-	pack_values(p, qmk_page(params.pool, params.layout, params.slots[n], params.layer), token0,
-		    (float *)raw);
+	load_plane(p, rows, to, (float *)raw);
+	pack_values(p, to, (float *)raw);
 }
 
-/* One CTA half a page. */
+/* One CTA eight tokens. */
 static __global__ void __launch_bounds__(THREADS, 2)
 	pack_feedback_kernel(const __grid_constant__ pack_params params)
 {
 	extern __shared__ __align__(16) uint8_t raw[];
-	const uint32_t n = blockIdx.x / HALVES;
+	const uint32_t n = blockIdx.x / SLICES;
 	const page_rows rows = {(uint64_t)n * QMK_PAGE_TOKENS, params.dtype};
+	const slice to = {qmk_page(params.pool, params.layout, params.slots[n], params.layer),
+			  blockIdx.x % SLICES * SLICE, SLICE};
 
-	pack_half(params, rows, qmk_page(params.pool, params.layout, params.slots[n], params.layer),
-		  blockIdx.x % HALVES * TOKENS, raw);
+	pack_slice(params, rows, to, raw);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -55,8 +58,7 @@ static qmla_status_t launch(void (*kernel)(pack_params), dim3 grid, const pack_p
 			    cudaStream_t stream)
 {
 	const size_t bytes = pack_shared_bytes(params);
-	qmla_status_t status = qmk_cuda_status(cudaFuncSetAttribute(
-		kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	const qmla_status_t status = pack_prepare(kernel, bytes);
 
 	if (status != QMLA_OK)
 		return status;
@@ -80,6 +82,7 @@ qmla_status_t qmk_cuda_pack(const struct qmk_pack_args *args)
 	if (args->layout->format == QMK_FORMAT_PAPER_C4R4)
 		return launch(pack_paper_kernel,
 			      dim3(args->pages, QMK_PAGE_TOKENS / (THREADS / 32)), params, stream);
-	return launch(wants_feedback(params) ? pack_feedback_kernel : pack_plain_kernel,
-		      dim3(args->pages * HALVES, wants_feedback(params) ? 1 : 2), params, stream);
+	if (wants_feedback(params))
+		return launch(pack_feedback_kernel, dim3(args->pages * SLICES), params, stream);
+	return launch(pack_plain_kernel, dim3(args->pages * HALVES, 2), params, stream);
 }

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Rounds half a page with feedback, by one CTA: the RoPE keys first, then the content, whose
- * targets take back what the keys' codes left (docs/format.md, 5).
+ * Rounds 8 tokens of a page with feedback, by one CTA: the RoPE keys first, then the content,
+ * whose targets take back what the keys' codes left (docs/format.md, 5).
  *
- * Scales are searched by rounding with each of a few; the one that leaves the least
- * weighted error stays. Content is walked once for each of content_ratio, fewer than on the
- * CPU: what that costs is in docs/kernels.md.
+ * A scale is judged by rounding with it; the one that leaves the least weighted error stays.
+ * Content is rounded with four a token at once, fewer than the CPU tries: what that costs is
+ * in docs/kernels.md.
  */
 #ifndef QMK_CUDA_PACK_FEEDBACK_CUH
 #define QMK_CUDA_PACK_FEEDBACK_CUH
 
 #include "kernels/cuda/pack_keys.cuh"
 
-#define CONTENT_RATIOS 4
-
-/* Content: errors in place of the values; the codes follow from them (accept_content). */
+/* Content: errors in place of the values; the codes follow from them (write_content). */
 struct content_sink {
-	float *values; /* of the block's first coordinate and this token */
+	float *values; /* of the block's first coordinate and this column */
 
 	__device__ __forceinline__ void take(uint32_t i, uint32_t, float error)
 	{
@@ -38,7 +36,7 @@ static __device__ void walk_content(const plane &p, uint32_t first, uint32_t cou
 	block_walk(p, first, count, values, ws.tile, target, w, &sink);
 }
 
-/* Targets of the content's coordinates from @p first on, without the errors of their block. */
+/* Targets of the content's coordinates from @p first on, as far as @p known errors go. */
 static __device__ __forceinline__ void content_targets(const pack_params &params, uint32_t first,
 						       uint32_t count, uint32_t known,
 						       const workspace &ws, target_part *part)
@@ -53,7 +51,7 @@ static __device__ __forceinline__ void content_targets(const pack_params &params
 	add_product(own, ws.values, known, ws.tile, part);
 }
 
-/* One rounding of the content with the scales that the first warp's threads bring. */
+/* Rounds the content with the scales that the first warp's threads bring. */
 static __device__ void round_content(const pack_params &params, const workspace &ws, walker *w)
 {
 	const plane &p = params.planes[0];
@@ -74,13 +72,13 @@ static __device__ void round_content(const pack_params &params, const workspace 
 }
 
 /*
- * Root mean square of the content's targets before feedback, a token's in each of its
+ * Root mean square of the content's targets before feedback, a column's in each of its
  * threads; with @p replace the targets take the place of the values.
  */
 static __device__ float content_rms(const pack_params &params, const workspace &ws, bool replace)
 {
 	const plane &p = params.planes[0];
-	const uint32_t token = threadIdx.x % TOKENS;
+	const uint32_t column = threadIdx.x % TOKENS;
 	float squares = 0.f;
 
 	for (uint32_t first = 0; first < p.dim; first += BLOCK) {
@@ -91,106 +89,108 @@ static __device__ float content_rms(const pack_params &params, const workspace &
 		part.store(ws.targets);
 		__syncthreads();
 		for (uint32_t i = threadIdx.x / TOKENS; i < count; i += PARTS) {
-			const float target = ws.targets[i * TOKENS + token];
+			const float target = ws.targets[i * TOKENS + column];
 
 			squares = fmaf(target, target, squares);
 			if (replace)
-				ws.values[(first + i) * TOKENS + token] = target;
+				ws.values[(first + i) * TOKENS + column] = target;
 		}
 		__syncthreads();
 	}
 	return sqrtf(join_parts(squares, false) / (float)p.dim);
 }
 
-/* Scales over the root mean square that content is rounded with. */
-static __device__ __forceinline__ float content_ratio(uint32_t bits, int trial)
+/* Scale over root mean square that a column is rounded with, ascending. */
+static __device__ __forceinline__ float content_ratio(uint32_t bits, uint32_t trial)
 {
-	const float four[CONTENT_RATIOS] = {0.26f, 0.32f, 0.38f, 0.55f};
-	const float two[CONTENT_RATIOS] = {1.25f, 1.5f, 1.8f, 0.95f};
+	const float four[TRIALS] = {0.26f, 0.32f, 0.38f, 0.55f};
+	const float two[TRIALS] = {0.95f, 1.25f, 1.5f, 1.8f};
 
 	return bits == 2 ? two[trial] : four[trial];
 }
 
+/* This thread's token's column with the least error, the first of equals or where none is a number.
+ */
+static __device__ __forceinline__ uint32_t best_column(const float *judged)
+{
+	const uint32_t token = threadIdx.x % SLICE;
+	uint32_t best = token;
+	float least = judged[token] < FLT_MAX ? judged[token] : FLT_MAX;
+
+	for (uint32_t column = token + SLICE; column < TOKENS; column += SLICE) {
+		if (judged[column] < least) {
+			least = judged[column];
+			best = column;
+		}
+	}
+	return best;
+}
+
 /*
- * Writes the codes of the trial that just ended, of tokens with a scale in accepted [32], else
- * -1. A code is what its value less its error stands for: an error is far below 2^23 scales,
- * as a scale is at least a quarter of the root mean square, so that nothing is lost.
+ * Writes a token's codes, those of one column, by its 32 threads. A code is what the value less
+ * its error stands for: an error is far below 2^23 scales, as a scale is at least a quarter of
+ * the root mean square, so that nothing is lost.
  */
 template <class Rows>
-static __device__ void accept_content(const plane &p, const Rows &rows, const float *accepted,
-				      uint8_t *page, uint32_t token0, const float *errors)
+static __device__ void write_content(const plane &p, const Rows &rows, const slice &to, float scale,
+				     const float *errors)
 {
-	const uint32_t token = threadIdx.x % TOKENS, fields = 32 / p.bits;
-	const float scale = accepted[token], half = (float)(1u << (p.bits - 1));
-	const float inverse = scale > 0.f ? 1.f / scale : 0.f;
+	const uint32_t fields = 32 / p.bits;
+	const float half = (float)(1u << (p.bits - 1)), inverse = scale > 0.f ? 1.f / scale : 0.f;
 
-	if (scale < 0.f)
-		return;
-	for (uint32_t i = threadIdx.x / TOKENS * fields; i < p.dim; i += PARTS * fields) {
+	for (uint32_t i = threadIdx.x / SLICE * fields; i < p.dim; i += THREADS / SLICE * fields) {
 		uint32_t word = 0;
 
 		for (uint32_t f = 0; f < fields; f++) {
-			const float value = sane(rows.value(p, token0 + token, i + f));
-			const float restored = value - errors[(i + f) * TOKENS + token];
+			const float value = sane(rows.value(p, to.token(), i + f));
+			const float restored = value - errors[(i + f) * TOKENS];
 			const float code = fmaf(restored, inverse, half - 0.5f);
 
 			word |= (uint32_t)rintf(fminf(fmaxf(code, 0.f), 2.f * half - 1.f))
 				<< (p.bits * f);
 		}
-		*word_of(p, page, token0 + token, i) = word;
+		*word_of(p, to.page, to.token(), i) = word;
 	}
 }
 
-/* The content's plane of tokens token0 … token0 + 31; the keys' errors lie in the remainder. */
+/* The content of the slice; the keys' errors lie in the remainder. */
 template <class Rows>
-static __device__ void pack_content(const pack_params &params, const Rows &rows, uint8_t *page,
-				    uint32_t token0, const workspace &ws)
+static __device__ void pack_content(const pack_params &params, const Rows &rows, const slice &to,
+				    const workspace &ws)
 {
 	const plane &p = params.planes[0];
-	float least = FLT_MAX, scale = 0.f;
-	float base;
+	uint32_t best;
+	float base, scale;
+	walker w;
 
-	load_plane(p, rows, token0, ws.values);
+	load_plane(p, rows, to, ws.values);
 	__syncthreads();
 	base = content_rms(params, ws, !p.feedback);
 	if (!p.feedback) {
-		pack_values(p, page, token0, ws.values);
+		pack_values(p, to, ws.values);
 		return;
 	}
-	for (int trial = 0; trial < CONTENT_RATIOS; trial++) {
-		walker w;
-		bool better;
-
-		if (trial > 0)
-			load_plane(p, rows, token0, ws.values);
-		__syncthreads();
-		w.begin(p.bits, base * content_ratio(p.bits, trial));
-		round_content(params, ws, &w);
-		/* The first stands until a better one comes, were its error no number. */
-		better = w.judged < least || trial == 0;
-		if (threadIdx.x < TOKENS) {
-			ws.targets[threadIdx.x] = better ? w.scale : -1.f;
-			least = better ? w.judged : least;
-			scale = better ? w.scale : scale;
-		}
-		__syncthreads();
-		accept_content(p, rows, ws.targets, page, token0, ws.values);
-		__syncthreads();
-	}
+	w.begin(p.bits, base * content_ratio(p.bits, threadIdx.x % TOKENS / SLICE));
+	round_content(params, ws, &w);
 	if (threadIdx.x < TOKENS)
-		store_scale(p, scale, page, token0 + threadIdx.x);
+		ws.targets[threadIdx.x] = w.judged;
+	__syncthreads();
+	best = best_column(ws.targets);
+	scale = stored_scale(base * content_ratio(p.bits, best / SLICE));
+	write_content(p, rows, to, scale, ws.values + best);
+	store_scale(p, scale, to);
 }
 
-/* Both planes of tokens token0 … token0 + 31 into @p page, by the whole CTA. */
+/* Both planes of the slice, by the whole CTA. */
 template <class Rows>
-static __device__ void pack_half(const pack_params &params, const Rows &rows, uint8_t *page,
-				 uint32_t token0, uint8_t *raw)
+static __device__ void pack_slice(const pack_params &params, const Rows &rows, const slice &to,
+				  uint8_t *raw)
 {
 	const workspace ws = place(raw, params.layout);
 
-	pack_keys(params, rows, page, token0, ws);
+	pack_keys(params, rows, to, ws);
 	__syncthreads();
-	pack_content(params, rows, page, token0, ws);
+	pack_content(params, rows, to, ws);
 }
 
 static inline bool wants_feedback(const pack_params &params)
@@ -208,6 +208,29 @@ static inline size_t pack_shared_bytes(const pack_params &params)
 	if (layout.format == QMK_FORMAT_PAPER_C4R4)
 		return 0;
 	return wants_feedback(params) ? feedback_bytes(layout) : dim * TOKENS * sizeof(float);
+}
+
+/*
+ * Lets a kernel that packs planes have what the device can give: the same in every call, since
+ * the limit is the kernel's and other threads launch it too. QMLA_ERR_UNSUPPORTED where
+ * @p bytes are more than that.
+ */
+template <class Params>
+static inline qmla_status_t pack_prepare(void (*kernel)(Params), size_t bytes)
+{
+	const int fixed = PARTS * TOKENS * sizeof(float); /* join_parts */
+	int device, limit;
+	cudaError_t error = cudaGetDevice(&device);
+
+	if (error == cudaSuccess)
+		error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+					       device);
+	if (error == cudaSuccess && bytes + fixed > (size_t)limit)
+		return QMLA_ERR_UNSUPPORTED;
+	if (error == cudaSuccess)
+		error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+					     limit - fixed);
+	return qmk_cuda_status(error);
 }
 
 #endif /* QMK_CUDA_PACK_FEEDBACK_CUH */

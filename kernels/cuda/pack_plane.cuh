@@ -56,23 +56,36 @@ struct page_rows {
 	}
 };
 
+/*
+ * What a CTA writes: tokens of a page, one for each of its 32 columns in shared memory. With
+ * fewer tokens than columns they come around again.
+ */
+struct slice {
+	uint8_t *page;
+	uint32_t first, tokens;
+
+	__device__ __forceinline__ uint32_t token() const
+	{
+		return first + threadIdx.x % TOKENS % tokens;
+	}
+};
+
 /* A value as the quantiser takes it: NaN is 0, magnitudes end at fp16's largest. */
 static __device__ __forceinline__ float sane(float value)
 {
 	return value == value ? fminf(fmaxf(value, -FP16_MAX), FP16_MAX) : 0.f;
 }
 
-/* Values of tokens token0 … token0 + 31 of a page. */
+/* Values of the slice, [dim][32]. */
 template <class Rows>
-static __device__ void load_plane(const plane &p, const Rows &rows, uint32_t token0, float *values)
+static __device__ void load_plane(const plane &p, const Rows &rows, const slice &to, float *values)
 {
-	const uint32_t token = threadIdx.x % TOKENS;
+	const uint32_t column = threadIdx.x % TOKENS;
 
 	for (uint32_t i = threadIdx.x / TOKENS * 8; i < p.dim; i += PARTS * 8) {
 #pragma unroll
 		for (uint32_t j = 0; j < 8; j++)
-			values[(i + j) * TOKENS + token] =
-				sane(rows.value(p, token0 + token, i + j));
+			values[(i + j) * TOKENS + column] = sane(rows.value(p, to.token(), i + j));
 	}
 }
 
@@ -202,10 +215,9 @@ static __device__ __forceinline__ uint32_t *word_of(const plane &p, uint8_t *pag
 }
 
 /* Rounds the plane's values; they become the errors that the codes leave. */
-static __device__ void round_plain(const plane &p, float scale, uint8_t *page, uint32_t token0,
-				   float *values)
+static __device__ void round_plain(const plane &p, float scale, const slice &to, float *values)
 {
-	const uint32_t token = threadIdx.x % TOKENS;
+	const uint32_t column = threadIdx.x % TOKENS;
 	const uint32_t fields = 32 / p.bits;
 	const float inverse = scale > 0.f ? 1.f / scale : 0.f;
 	const float half = (float)(1u << (p.bits - 1));
@@ -214,42 +226,48 @@ static __device__ void round_plain(const plane &p, float scale, uint8_t *page, u
 		uint32_t word = 0;
 
 		for (uint32_t f = 0; f < fields; f++) {
-			float *value = &values[(i + f) * TOKENS + token];
+			float *value = &values[(i + f) * TOKENS + column];
 			float restored;
 
 			word |= round_to_code(*value, inverse, scale, half, &restored)
 				<< (p.bits * f);
 			*value -= restored;
 		}
-		*word_of(p, page, token0 + token, i) = word;
+		*word_of(p, to.page, to.token(), i) = word;
 	}
 }
 
-static __device__ __forceinline__ void store_scale(const plane &p, float scale, uint8_t *page,
-						   uint32_t token)
+/* By the threads of the first row, of which those of one token agree. */
+static __device__ __forceinline__ void store_scale(const plane &p, float scale, const slice &to)
 {
-	((__half *)(page + p.scales_offset))[token] = __float2half_rn(scale);
+	if (threadIdx.x < TOKENS)
+		((__half *)(to.page + p.scales_offset))[to.token()] = __float2half_rn(scale);
 }
 
-/* Values in shared memory, of tokens token0 … token0 + 31, into @p page by plain rounding. */
-static __device__ void pack_values(const plane &p, uint8_t *page, uint32_t token0, float *values)
+/* Values in shared memory to their page by plain rounding. */
+static __device__ void pack_values(const plane &p, const slice &to, float *values)
 {
 	float scale;
 
 	__syncthreads();
 	scale = search_scale(p, values);
-	round_plain(p, scale, page, token0, values);
-	if (threadIdx.x < TOKENS)
-		store_scale(p, scale, page, token0 + threadIdx.x);
+	round_plain(p, scale, to, values);
+	store_scale(p, scale, to);
 }
 
 /* What every writer of pages checks; its own work list is its own matter. */
 static inline qmla_status_t pack_check(const struct qmk_pack_args *args)
 {
+	const struct qmk_constants *c = args->constants;
+
 	if (!args->layout || !args->content || !args->rope || !args->pool.base ||
 	    args->layer >= args->layout->layers ||
 	    args->content_stride < args->layout->content_dim ||
 	    args->rope_stride < args->layout->rope_dim)
+		return QMLA_ERR_INVALID_ARGUMENT;
+	if (c && ((uintptr_t)c->content_feedback | (uintptr_t)c->rope_feedback |
+		  (uintptr_t)c->cross_feedback) %
+			 16)
 		return QMLA_ERR_INVALID_ARGUMENT;
 	return QMLA_OK;
 }

@@ -23,27 +23,62 @@
 /* Of the weighted error, over the CPU's. */
 #define FEEDBACK_EXCESS 1.15
 
+/* Which constants of rounding with feedback a layer has. */
+#define KEYS    1u
+#define CONTENT 2u
+#define CROSS   4u
+#define BOTH    (KEYS | CONTENT)
+
 static const struct {
 	enum qmk_format format;
 	uint32_t content_dim, rope_dim;
-	bool feedback, cross;
+	unsigned feedback;
 	enum qmk_dtype dtype;
 } variants[] = {
-	{QMK_FORMAT_C4R4, 512, 64, true, false, QMK_F32},
-	{QMK_FORMAT_C4R4, 512, 64, false, false, QMK_BF16},
-	{QMK_FORMAT_C4R4, 512, 64, true, false, QMK_BF16},
-	{QMK_FORMAT_C2R4, 512, 64, true, false, QMK_F32},
-	{QMK_FORMAT_C2R4, 512, 64, false, false, QMK_F32},
-	{QMK_FORMAT_PAPER_C4R4, 512, 64, false, false, QMK_F32},
-	{QMK_FORMAT_PAPER_C4R4, 512, 64, false, false, QMK_BF16},
-	{QMK_FORMAT_C4R4, 256, 32, true, false, QMK_F32},
-	{QMK_FORMAT_C2R4, 128, 128, true, false, QMK_BF16},
-	{QMK_FORMAT_PAPER_C4R4, 256, 32, false, false, QMK_F32},
-	{QMK_FORMAT_C4R4, 512, 64, true, true, QMK_BF16},
-	{QMK_FORMAT_C2R4, 512, 64, true, true, QMK_F32},
-	{QMK_FORMAT_C4R4, 128, 128, true, true, QMK_F32},
-	{QMK_FORMAT_C2R4, 256, 32, true, true, QMK_BF16},
+	{QMK_FORMAT_C4R4, 512, 64, BOTH, QMK_F32},
+	{QMK_FORMAT_C4R4, 512, 64, 0, QMK_BF16},
+	{QMK_FORMAT_C4R4, 512, 64, BOTH, QMK_BF16},
+	{QMK_FORMAT_C2R4, 512, 64, BOTH, QMK_F32},
+	{QMK_FORMAT_C2R4, 512, 64, 0, QMK_F32},
+	{QMK_FORMAT_PAPER_C4R4, 512, 64, 0, QMK_F32},
+	{QMK_FORMAT_PAPER_C4R4, 512, 64, 0, QMK_BF16},
+	{QMK_FORMAT_C4R4, 256, 32, BOTH, QMK_F32},
+	{QMK_FORMAT_C2R4, 128, 128, BOTH, QMK_BF16},
+	{QMK_FORMAT_PAPER_C4R4, 256, 32, 0, QMK_F32},
+	{QMK_FORMAT_C4R4, 512, 64, BOTH | CROSS, QMK_BF16},
+	{QMK_FORMAT_C2R4, 512, 64, BOTH | CROSS, QMK_F32},
+	{QMK_FORMAT_C4R4, 128, 128, BOTH | CROSS, QMK_F32},
+	{QMK_FORMAT_C2R4, 256, 32, BOTH | CROSS, QMK_BF16},
+	{QMK_FORMAT_C4R4, 192, 64, KEYS, QMK_F32},
+	{QMK_FORMAT_C2R4, 192, 64, CONTENT, QMK_F32},
+	{QMK_FORMAT_C4R4, 128, 64, CONTENT | CROSS, QMK_F32},
+	{QMK_FORMAT_C2R4, 128, 32, CROSS, QMK_F32},
 };
+
+/* A variant's case; what it does not have is taken out and comes back before the end. */
+static struct gpu_case *case_create(size_t variant, uint32_t pages, uint64_t seed,
+				    struct qmk_constants *kept)
+{
+	const unsigned feedback = variants[variant].feedback;
+	struct gpu_case *c = gpu_case_create(
+		variants[variant].format, variants[variant].content_dim, variants[variant].rope_dim,
+		pages, feedback != 0, QMK_INTERLEAVED, seed + variant);
+
+	if (feedback & CROSS)
+		gpu_case_add_cross(c, seed + 100 + variant);
+	*kept = c->constants;
+	if (!(feedback & KEYS))
+		c->constants.rope_feedback = c->device_constants.rope_feedback = NULL;
+	if (!(feedback & CONTENT))
+		c->constants.content_feedback = c->device_constants.content_feedback = NULL;
+	return c;
+}
+
+static void case_destroy(struct gpu_case *c, const struct qmk_constants *kept)
+{
+	c->constants = *kept;
+	gpu_case_destroy(c);
+}
 
 static void *to_bf16(const float *values, size_t count)
 {
@@ -110,11 +145,13 @@ static double *missing(const float *values, const float *restored, size_t count,
 	return miss;
 }
 
-/* Row i of A times a token's miss. */
+/* Row i of a matrix, or of the identity, times a token's miss. */
 static double carried(const float *a, uint32_t i, uint32_t n, const double *miss)
 {
 	double sum = 0;
 
+	if (!a)
+		return miss[i];
 	for (uint32_t j = 0; j < n; j++)
 		sum += (double)a[(size_t)i * n + j] * miss[j];
 	return sum;
@@ -191,6 +228,120 @@ static void feedback_error_is_near_the_reference_s(const struct gpu_case *c, uin
 	assert_true(fabs(got[1] - want[1]) <= 1e-3 * want[1]);
 }
 
+/* One plane of one token as the pages hold it. */
+struct token {
+	uint32_t dim, bits;
+	float scale;
+	const float *mean, *restored, *values;
+	bool rounded; /* the writer saw the values as BF16 */
+};
+
+static float value_of(const struct token *t, uint32_t i)
+{
+	const float value =
+		t->rounded ? qmk_bf16_to_float(qmk_float_to_bf16(t->values[i])) : t->values[i];
+
+	return t->mean ? value - t->mean[i] : value;
+}
+
+static float code_of(const struct token *t, uint32_t i)
+{
+	const float half = (float)(1u << (t->bits - 1));
+
+	return t->scale > 0 ? roundf(t->restored[i] / t->scale + half - 0.5f) : half;
+}
+
+/* What a plane's codes were rounded with; NULL for what there is not. */
+struct rounding {
+	const float *feedback; /* [dim][dim] */
+	const float *cross;    /* [dim][keys] */
+	uint32_t keys;
+	const float *keys_left; /* what the keys' codes left */
+};
+
+/*
+ * With the scale that stands in the page every code must be the one that feedback rounding
+ * gives, sums ascending with fused multiply-adds. @p left [dim] takes what the codes leave.
+ */
+static void codes_follow_from_the_scale(const struct token *t, const struct rounding *r,
+					float *left)
+{
+	const float half = (float)(1u << (t->bits - 1));
+	const float inverse = t->scale > 0 ? 1 / t->scale : 0;
+
+	for (uint32_t i = 0; i < t->dim; i++) {
+		float target = value_of(t, i), code;
+
+		for (uint32_t j = 0; r->cross && j < r->keys; j++)
+			target = fmaf(r->cross[(size_t)i * r->keys + j], r->keys_left[j], target);
+		for (uint32_t j = 0; r->feedback && j < i; j++)
+			target = fmaf(r->feedback[(size_t)i * t->dim + j], left[j], target);
+		code = fminf(fmaxf(fmaf(target, inverse, half), 0), 2 * half - 1);
+		code = (float)(int)code;
+		assert_true(code == code_of(t, i));
+		left[i] = value_of(t, i) - (code + (0.5f - half)) * t->scale;
+	}
+}
+
+static float scale_at(const uint8_t *scales, size_t token)
+{
+	uint16_t bits;
+
+	memcpy(&bits, scales + 2 * token, sizeof(bits));
+	return qmk_fp16_to_float(bits);
+}
+
+/* All tokens of the pages in a pool. */
+static void codes_are_those_of_their_scales(const struct gpu_case *c, uint8_t *base, bool rounded)
+{
+	const struct qmk_layout *l = &c->layout;
+	const struct qmk_constants *k = &c->constants;
+	const uint32_t dc = l->content_dim, dr = l->rope_dim;
+	const size_t tokens = (size_t)c->pages * QMK_PAGE_TOKENS;
+	float *restored = malloc(tokens * (dc + dr) * sizeof(float));
+	struct qmk_unpack_args args = {.layout = l,
+				       .pool = {base, c->pool.stride},
+				       .layer = LAYER,
+				       .pages = c->pages,
+				       .slots = c->slots,
+				       .content = restored,
+				       .rope = restored + tokens * dc,
+				       .content_stride = dc,
+				       .rope_stride = dr,
+				       .dtype = QMK_F32};
+
+	assert_non_null(restored);
+	assert_int_equal(qmk_cpu_ops.unpack(&args), QMLA_OK);
+	for (size_t n = 0; n < tokens; n++) {
+		const size_t at = n % QMK_PAGE_TOKENS;
+		const uint8_t *page = base + c->slots[n / QMK_PAGE_TOKENS] * c->pool.stride +
+				      qmk_layout_page_offset(l, LAYER);
+		float keys_left[QMK_MAX_ROPE_DIM], left[QMK_MAX_CONTENT_DIM];
+		const struct token keys = {dr,
+					   4,
+					   scale_at(page + l->rope_scales_offset, at),
+					   k->rope_mean,
+					   restored + tokens * dc + n * dr,
+					   c->keys + n * dr,
+					   rounded};
+		const struct token content = {dc,
+					      l->content_bits,
+					      scale_at(page + l->content_scales_offset, at),
+					      k->content_mean,
+					      restored + n * dc,
+					      c->content + n * dc,
+					      rounded};
+
+		codes_follow_from_the_scale(&keys, &(struct rounding){.feedback = k->rope_feedback},
+					    keys_left);
+		codes_follow_from_the_scale(
+			&content,
+			&(struct rounding){k->content_feedback, k->cross_feedback, dr, keys_left},
+			left);
+	}
+	free(restored);
+}
+
 /*
  * Scales are chosen among near-equal errors that the two tables sum in another order,
  * so a rare token may differ as a whole; all others must be the same to the bit, and
@@ -200,26 +351,25 @@ static void packed_bytes_are_the_reference_s(void **state)
 {
 	(void)state;
 	for (size_t v = 0; v < sizeof(variants) / sizeof(variants[0]); v++) {
-		struct gpu_case *c = gpu_case_create(
-			variants[v].format, variants[v].content_dim, variants[v].rope_dim,
-			QMLA_TEST_PAGES, variants[v].feedback, QMK_INTERLEAVED, 100 + v);
+		struct qmk_constants kept;
+		struct gpu_case *c = case_create(v, QMLA_TEST_PAGES, 100, &kept);
 		size_t bytes = c->pool.stride * c->pool_slots;
 		uint8_t *copy = malloc(bytes);
 		const uint8_t *host = c->pool.base;
 		size_t differing = 0;
 
 		assert_non_null(copy);
-		if (variants[v].cross)
-			gpu_case_add_cross(c, 200 + v);
 		pack_both(c, variants[v].dtype, copy);
 		for (size_t i = 0; i < bytes; i++)
 			differing += copy[i] != host[i];
 		printf("  variant %zu: %zu of %zu page bytes differ\n", v, differing,
 		       (size_t)c->pages * c->layout.page_bytes);
-		if (variants[v].feedback)
-			feedback_error_is_near_the_reference_s(c, copy,
-							       variants[v].dtype == QMK_BF16);
-		else
+		if (variants[v].feedback) {
+			bool rounded = variants[v].dtype == QMK_BF16;
+
+			feedback_error_is_near_the_reference_s(c, copy, rounded);
+			codes_are_those_of_their_scales(c, copy, rounded);
+		} else
 			assert_true((double)differing < 2e-3 * c->pages * c->layout.page_bytes);
 		for (uint32_t s = 0; s < c->pool_slots; s++) {
 			size_t page =
@@ -232,7 +382,7 @@ static void packed_bytes_are_the_reference_s(void **state)
 					    (s + 1) * c->pool.stride - page);
 		}
 		free(copy);
-		gpu_case_destroy(c);
+		case_destroy(c, &kept);
 	}
 }
 
@@ -332,9 +482,8 @@ static void appended_bytes_are_the_reference_s(void **state)
 
 	(void)state;
 	for (size_t v = 0; v < sizeof(variants) / sizeof(variants[0]); v++) {
-		struct gpu_case *c = gpu_case_create(
-			variants[v].format, variants[v].content_dim, variants[v].rope_dim, TAILS,
-			variants[v].feedback, QMK_INTERLEAVED, 300 + v);
+		struct qmk_constants kept;
+		struct gpu_case *c = case_create(v, TAILS, 300, &kept);
 		const uint32_t dc = c->layout.content_dim, dr = c->layout.rope_dim;
 		const size_t tail_bytes = (size_t)64 * (dc + dr) * sizeof(uint16_t);
 		const size_t pool_bytes = c->pool.stride * c->pool_slots;
@@ -358,15 +507,14 @@ static void appended_bytes_are_the_reference_s(void **state)
 		void *second;
 
 		assert_true(got && want && tail);
-		if (variants[v].cross)
-			gpu_case_add_cross(c, 400 + v);
 		bare = c->device_constants;
 		for (uint32_t r = 0; r < TAILS; r++) {
 			rows[r] = malloc(tail_bytes);
 			full[r] = malloc(tail_bytes);
 			assert_true(rows[r] && full[r]);
 			for (size_t i = 0; i < tail_bytes / 2; i++)
-				rows[r][i] = qmk_float_to_bf16(c->content[i % (tokens * dc)]);
+				rows[r][i] = qmk_float_to_bf16(
+					c->content[(i + 977 * r) % (tokens * dc)]);
 			copies[r] = device_copy(rows[r], tail_bytes);
 		}
 		make_tails(c, rows, tails);
@@ -435,7 +583,7 @@ static void appended_bytes_are_the_reference_s(void **state)
 		free(got);
 		free(want);
 		free(tail);
-		gpu_case_destroy(c);
+		case_destroy(c, &kept);
 	}
 }
 

@@ -57,19 +57,25 @@ void begin(thread &self)
 	self.ended = false;
 }
 
-/* Every thread to its next barrier or its end; false when all have ended. */
+/*
+ * Every thread to its next barrier or its end; false when all have ended. Every other CTA
+ * begins with its last thread: what lacks a barrier then reads too early in one of the two.
+ */
 bool advance()
 {
+	const unsigned count = (unsigned)threads.size();
 	unsigned waiting = 0;
 
-	for (unsigned t = 0; t < threads.size(); t++) {
+	for (unsigned n = 0; n < count; n++) {
+		const unsigned t = blockIdx.x % 2 ? count - 1 - n : n;
+
 		if (threads[t].ended)
 			continue;
 		threadIdx.x = t;
 		swapcontext(&scheduler, &threads[t].context);
 		waiting += !threads[t].ended;
 	}
-	if (waiting != 0 && waiting != threads.size())
+	if (waiting != 0 && waiting != count)
 		fail("some threads have ended, others wait at a barrier");
 	return waiting != 0;
 }

@@ -22,7 +22,7 @@
 /* Static arrays are marked `static __shared__`; the dynamic one is a global of cta.cpp. */
 #define __shared__
 
-struct uint2 {
+struct alignas(8) uint2 {
 	unsigned x, y;
 };
 
@@ -30,19 +30,19 @@ struct uint3 {
 	unsigned x, y, z;
 };
 
-struct uint4 {
+struct alignas(16) uint4 {
 	unsigned x, y, z, w;
 };
 
-struct ulonglong2 {
+struct alignas(16) ulonglong2 {
 	unsigned long long x, y;
 };
 
-struct float2 {
+struct alignas(8) float2 {
 	float x, y;
 };
 
-struct float4 {
+struct alignas(16) float4 {
 	float x, y, z, w;
 };
 

@@ -69,6 +69,24 @@ static inline cudaError_t cudaDeviceSynchronize(void)
 	return cudaSuccess;
 }
 
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
+
+static inline cudaError_t cudaGetDevice(int *device)
+{
+	*device = 0;
+	return cudaSuccess;
+}
+
+/* The only attribute asked for: sm_90's 227 KiB. */
+static inline cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute,
+						 int device)
+{
+	(void)attribute;
+	(void)device;
+	*value = 227 * 1024;
+	return cudaSuccess;
+}
+
 #define cudaStreamCaptureModeGlobal       0
 #define cudaStreamCreate(stream)          (*(stream) = NULL, cudaErrorNotSupported)
 #define cudaStreamDestroy(stream)         cudaErrorNotSupported
